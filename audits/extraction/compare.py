@@ -41,7 +41,7 @@ def beyond(
             details={**counts, "chance": 0.0}, reason=NOT_BOTH,
         )  # fmt: skip
     p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
-    reach = detectable_share(ours.total, theirs.total, level)
+    reach = detectable_share(ours.total, theirs.total, level, theirs.most)
     return Evidence(
         method=method,
         quantity=quantity,

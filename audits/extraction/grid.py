@@ -72,7 +72,8 @@ def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, l
     cuts = {a + b for a, b in pairs} - {0, len(train) + len(heldout)}
     least = min((fisher(a, len(train), b, len(heldout)) for a, b in pairs if a + b in cuts), default=1.0)
     p_value = min(1.0, max(1, len(cuts)) * least)
-    reach = detectable_share(len(train), len(heldout), level / max(1, len(cuts)))
+    # Of text that is found at the point where the fewest held-out texts are.
+    reach = detectable_share(len(train), len(heldout), level / max(1, len(cuts)), min(theirs))
     return Evidence(
         method="extraction",
         quantity=GRID,

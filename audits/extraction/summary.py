@@ -15,7 +15,6 @@ from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
 from audits.extraction.reach import detectable, needed
 from audits.statistics.metrics import CLOPPER_PEARSON
-from audits.statistics.two_rates import detectable_share
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
 
@@ -292,10 +291,7 @@ def _difference(
         )  # fmt: skip
     if rates.drawn:
         found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
-        reach = detectable_share(of_training.total, of_heldout.total, alpha, other_found=of_heldout.most)
-        seen = {} if reach is None else {"detectable": reach}
-        kept = {name: value for name, value in found.details.items() if name != "detectable"}
-        return replace(found, details=details | kept | seen)
+        return replace(found, details=details | dict(found.details))
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)

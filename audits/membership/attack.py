@@ -242,7 +242,11 @@ def curve_evidence(
             details={
                 # The threshold comes from the same non-members, so random guessing exceeds the rate on average.
                 # Compare with an upper limit on the false positive rate instead.
-                **({} if point.reason else {"chance": _fpr_upper_limit(rate, len(nonmembers), alpha)}),
+                **({} if point.reason else {
+                    "chance": _fpr_upper_limit(rate, len(nonmembers), alpha),
+                    "upper_rank": point.upper_rank,
+                    "upper_positives": point.upper_positives,
+                }),
                 "threshold": point.threshold,
                 "true_positives": point.true_positives,
                 "false_positives": point.false_positives,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import betaincinv, gammainccinv
 
-from audits.statistics.laws import mean_ranks
+from audits.statistics.laws import binomial_quantile, mean_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,9 @@ class Auc:
 class OperatingPoint:
     """Calling a record a member if its score exceeds ``threshold``: counts, and intervals of the rates.
 
-    ``tpr_lower`` and ``tpr_upper`` are a two-sided interval at this threshold. ``fpr_upper`` is a one-sided limit of
+    ``tpr_lower`` is a limit of the TPR at this threshold. ``tpr_upper`` is one at every threshold with at most the
+    requested rate: with probability alpha / 4 the threshold of ``upper_rank`` has a smaller one, and of the
+    ``upper_positives`` members that reach it, Clopper and Pearson's limit errs as often. ``fpr_upper`` is a limit of
     the false positive rate, by the rank of the threshold: with the errors instead, it would be wrong up to twice as
     often for tied scores. ``reason`` is not empty if there are too few non-members to resolve the requested rate; the
     counts then do not estimate the TPR at it.
@@ -62,6 +64,8 @@ class OperatingPoint:
     tpr: float
     tpr_lower: float
     tpr_upper: float
+    upper_rank: int
+    upper_positives: int
     fpr_upper: float
     reason: str
 
@@ -174,9 +178,10 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
     _require_scores(members, nonmembers)
     count = len(nonmembers)
     allowed = math.floor(fpr * count + 1e-9)  # 0.29 * 100 is 28.999999999999996
-    threshold = float(np.partition(nonmembers, count - 1 - allowed)[count - 1 - allowed])
+    threshold = _largest(nonmembers, allowed)
     hits, errors = int((members > threshold).sum()), int((nonmembers > threshold).sum())
-    lower, upper = clopper_pearson(hits, len(members), alpha)
+    rank = binomial_quantile(1 - alpha / 4, count, fpr)
+    reached = int((members >= _largest(nonmembers, rank)).sum()) if rank < count else len(members)
     reason = ""
     if not fpr:
         reason = "no number of non-members resolves a false positive rate of 0"
@@ -189,11 +194,19 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
         true_positives=hits,
         false_positives=errors,
         tpr=hits / len(members),
-        tpr_lower=lower,
-        tpr_upper=upper,
+        tpr_lower=clopper_pearson(hits, len(members), alpha)[0],
+        tpr_upper=clopper_pearson(reached, len(members), alpha / 2)[1],
+        upper_rank=rank,
+        upper_positives=reached,
         fpr_upper=clopper_pearson(allowed, count, 2 * alpha)[1],
         reason=reason,
     )
+
+
+def _largest(scores: NDArray[Any], rank: int) -> float:
+    """The (``rank`` + 1)-th largest of ``scores``."""
+    place = len(scores) - 1 - rank
+    return float(np.partition(scores, place)[place])
 
 
 def _require_scores(members: NDArray[Any], nonmembers: NDArray[Any]) -> None:

@@ -26,7 +26,7 @@ def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
 
 
 def detectable_share(
-    total: int, other_total: int, level: float, power: float = POWER, *, other_found: int = 0
+    total: int, other_total: int, level: float, other_found: int, power: float = POWER
 ) -> float | None:
     """The least true rate of ``total`` in excess of the others' that ``fisher`` detects with ``power``.
 

@@ -296,7 +296,8 @@ def _membership_words(report: PrivacyReport, item: Evidence) -> str:
     alarms = item.quantity.removeprefix("TPR at ").removesuffix(" FPR")
     return (
         f"an attacker recognizes {percent(item.estimate)} of the {attacked_unit(report, many=True)} "
-        f"(at least {percent(item.lower)}) at {alarms} false alarms"
+        f"(at least {percent(item.lower)}) at {alarms} false alarms among these records, which are at most "
+        f"{percent(item.details.get('chance'))} among others"
     )
 
 

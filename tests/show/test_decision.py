@@ -71,7 +71,7 @@ def test_a_rate_is_said_as_records_recognized() -> None:
     item = share("lira", "TPR at 0.1 % FPR", 30, 100, 0.004)
     sentence = conclusion(report(item, subject=MEMBERSHIP)).sentence
     assert "an attacker recognizes 30 % of the training records (at least " in sentence
-    assert sentence.endswith(" at 0.1 % false alarms.")
+    assert sentence.endswith(" at 0.1 % false alarms among these records, which are at most 0.4 % among others.")
 
 
 def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:

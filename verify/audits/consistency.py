@@ -147,7 +147,11 @@ def _interval(item: Evidence) -> str:
         return f"its estimate is {value:.6g}, but it counts {successes} of {total}"
     tail = (1 - item.confidence) / 2
     fits = is_limit(low, successes - 1, total, 1 - tail, at_end=successes == 0, end=0.0)
-    fits = fits and is_limit(high, successes + perhaps, total, tail, at_end=successes + perhaps == total, end=1.0)
+    most = successes + perhaps
+    if item.quantity.startswith("TPR at "):
+        # Half of it is for a rank whose false positive rate is smaller than the named one.
+        most, tail = int(item.details.get("upper_positives", -1)), tail / 2
+    fits = fits and successes <= most <= total and is_limit(high, most, total, tail, at_end=most == total, end=1.0)
     return "" if fits else f"its interval is not that of {successes} of {total} at {100 * item.confidence:.4g} %"
 
 

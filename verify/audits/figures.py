@@ -19,7 +19,7 @@ from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.ranks.bound import METHOD as RANK
 from verify.audits.terms import BEYOND, sides_by_coins
-from verify.laws.counts import at_most
+from verify.laws.counts import at_most, rank_with_rate
 
 _EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
 _FISHER, _ALIKE = "Fisher's exact test, one-sided", ", among texts alike"
@@ -270,6 +270,10 @@ def _rate(item: Evidence) -> Iterator[str]:
     fits = bound == 1 if allowed >= others else abs(at_most(allowed, others, bound) - tail) <= _TAIL * tail + 1e-12
     if 0 < others <= _MOST and not fits:
         yield f"{allowed} of {others} do not give {bound:.6g} as the bound on its false positive rate"
+    if named and 0 < others <= _MOST and item.estimate is not None:
+        rank = rank_with_rate(others, float(named["rate"]) / 100, tail / 4)
+        if (stated := item.details.get("upper_rank", math.nan)) != rank:
+            yield f"its upper end goes by rank {stated:g} of {others} non-members, and has to go by {rank}"
 
 
 def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:

@@ -43,11 +43,11 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
         texts = item.samples.get(_TEXTS[item.quantity == _ON_HELD_OUT], 0)
         found = [1 - (1 - item.confidence) ** (1 / texts)] if texts > 0 else [math.inf]
     elif item.method == "extraction" and item.quantity in BEYOND:
-        found = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
+        found = [_by_test(item, _TEXTS)] if "p_value" in item.details else _beyond(item, report.evidence)
     elif item.quantity in BEYOND:
-        found = [_by_search(item, _TEXTS)]
+        found = [_by_test(item, _TEXTS)]
     elif item.quantity == _OVER_CONTROL:
-        found = [_by_search(item, _PROMPTS)]
+        found = [_by_test(item, _PROMPTS)]
     else:
         return ""
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
@@ -116,20 +116,13 @@ def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
     return [least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
 
 
-def _by_coins(item: Evidence) -> float:
-    """The smallest excess over the held-out rate that Fisher's exact test detects with probability 0.8."""
-    train, total, most = (int(item.details[key]) for key in ("training_texts", "held_out_texts", "held_out_most"))
-    if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
+def _by_test(item: Evidence, sides: tuple[str, str]) -> float:
+    """The smallest excess over the rate of the second of two ``sides`` that Fisher's exact test of them detects."""
+    keys = (f"{sides[0]}_texts", f"{sides[1]}_texts", f"{sides[1]}_most")
+    train, total, most = (int(item.details.get(key, -1)) for key in keys)
+    if not (0 < train <= _MOST and 0 <= most <= total <= _MOST and total):
         return math.inf
     return least_by_fisher(train, most, total, 1 - item.confidence)
-
-
-def _by_search(item: Evidence, sides: tuple[str, str]) -> float:
-    """The smallest rate that Fisher's exact test of two ``sides`` detects, if nothing comes out on the second."""
-    train, total = (int(item.details[f"{side}_texts"]) for side in sides)
-    return (
-        least_by_fisher(train, 0, total, 1 - item.confidence) if 0 < train <= _MOST and 0 < total <= _MOST else math.inf
-    )
 
 
 def least_by_fisher(train: int, most: int, total: int, level: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from statistics import NormalDist
 
 #: The relative tolerance of a tail.
@@ -27,6 +28,14 @@ def at_most(most: int, total: int, chance: float) -> float:
         if term <= 1e-18 * found:
             break
     return found if below else 1 - found
+
+
+def rank_with_rate(total: int, rate: float, tail: float) -> int:
+    """The smallest k such that more than k of ``total`` scores lie above a level of that ``rate`` seldom: by ``tail``.
+
+    The (k + 1)-th largest score then has that rate or more above it, but with that probability.
+    """
+    return bisect_left(range(total), True, key=lambda k: at_most(k, total, rate) >= 1 - tail)
 
 
 def is_limit(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from audits.statistics.metrics import ONE_ADDED, auc, clopper_pearson, roc, tpr_at_fpr
@@ -87,7 +87,8 @@ def test_tpr_examples() -> None:
     assert (found.threshold, found.true_positives, found.false_positives, found.reason) == (0.5, 5, 1, "")
     found = tpr_at_fpr(POS, NEG, 0.1)
     assert (found.threshold, found.true_positives, found.false_positives) == (0.65, 3, 0)
-    assert (found.tpr_lower, found.tpr_upper) == pytest.approx((0.1466, 0.9473), abs=1e-4)
+    assert found.tpr_lower == pytest.approx(0.1466, abs=1e-4)
+    assert (found.upper_rank, found.upper_positives, found.tpr_upper) == (2, 5, 1.0)
     assert found.reason == "a false positive rate of 0.1 needs at least 10 non-members; here are 5"
 
 
@@ -288,3 +289,30 @@ def test_the_area_under_the_roc_is_the_auc() -> None:
     assert fine[-1].tolist() == [1, 1]
     assert (np.diff(fine, axis=0) >= 0).all()
     assert roc(np.zeros(3), np.zeros(4)).tolist() == [[0, 0], [1, 1]]
+
+
+def missed_rates(sizes: tuple[int, int], shift: float, rate: float, sets: int) -> tuple[float, float]:
+    """How often the true TPR at the false positive ``rate`` lies above the upper limit, and above the usual one."""
+    source, true = np.random.default_rng(8), float(ndtr(ndtri(rate) + shift))
+    above = usual = 0
+    for _ in range(sets):
+        found = tpr_at_fpr(source.normal(shift, 1, sizes[0]), source.normal(size=sizes[1]), rate)
+        above += found.tpr_upper < true
+        usual += clopper_pearson(found.true_positives, sizes[0])[1] < true
+    return above / sets, usual / sets
+
+
+def test_the_upper_limit_is_of_the_rate_that_is_named() -> None:
+    """Its threshold may have a smaller false positive rate than that, and then a smaller true positive rate."""
+    above, usual = missed_rates((1000, 1000), 2.0, 0.01, 800)
+    assert above < 0.04
+    assert usual > 0.12
+    few = tpr_at_fpr(np.ones(3), np.zeros(5), 0.5)
+    assert (few.upper_rank, few.upper_positives, few.tpr_upper) == (5, 3, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(118, 118), (1000, 100), (200, 1000), (5000, 5000), (13, 200)])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
+def test_the_upper_limit_of_a_rate_errs_no_more_often_than_stated(sizes: tuple[int, int], shift: float) -> None:
+    assert missed_rates(sizes, shift, 0.01, 1500)[0] < 0.037

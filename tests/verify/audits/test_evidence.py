@@ -128,7 +128,9 @@ def test_an_edited_limit_without_a_variance_is_refuted(tmp_path: Path, kind: str
     assert {verdict.outcome for verdict in verdicts} == {Outcome.REFUTED}
 
 
-@pytest.mark.parametrize("name", ["true_positives", "false_positives", "fpr_upper", "chance"])
+@pytest.mark.parametrize(
+    "name", ["true_positives", "false_positives", "fpr_upper", "chance", "upper_rank", "upper_positives"]
+)
 def test_an_edited_count_is_refuted(tmp_path: Path, name: str) -> None:
     def change(report: dict[str, Any]) -> None:
         report["evidence"][1]["details"][name] += 1

@@ -11,9 +11,11 @@ from scipy.stats import binom
 
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
+from audits.extraction.compare import beyond as search_beyond
 from audits.extraction.counts import UncertainCount
-from audits.extraction.summary import _difference, _Rates
+from audits.extraction.summary import BEYOND, _difference, _Rates
 from audits.membership.attack import Settings, auc_evidence
+from audits.statistics.two_rates import fisher
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -77,6 +79,34 @@ def test_gamma_tails_are_scipy_s(shape: float) -> None:
     for deviations in (-3.0, 0.0, 1.0, 3.5, 5.0):
         least = shape + deviations * shape**0.5
         assert gamma_beyond(shape, least) == pytest.approx(gammaincc(shape, max(0.0, least)), rel=1e-4)
+
+
+def searched(ours: tuple[int, int], theirs: tuple[int, int], level: float) -> Evidence:
+    """Fisher's comparison of what comes out after other prompts."""
+    one, other = (UncertainCount(extracted=n, least=n, most=n, total=of) for n, of in (ours, theirs))
+    return search_beyond("divergence", BEYOND, one, other, 1 - level)
+
+
+@pytest.mark.parametrize(
+    ("found", "texts", "level"), [(0, 300, 0.002), (30, 300, 0.002), (18, 60, 0.05), (40, 200, 0.01)]
+)
+def test_a_search_would_have_seen_what_it_says(found: int, texts: int, level: float) -> None:
+    """As often as stated, also where held-out text comes out; the number for none was seen in 6 % of sets for 30."""
+    item = searched((found, texts), (found, texts), level)
+    rate, source = found / texts, np.random.default_rng(2)
+    ours = source.binomial(texts, rate + item.details["detectable"], 1500)
+    theirs = source.binomial(texts, rate, 1500)
+    at = {
+        pair: fisher(pair[0], texts, pair[1], texts) <= level
+        for pair in set(zip(ours.tolist(), theirs.tolist(), strict=False))
+    }
+    seen = np.mean([at[pair] for pair in zip(ours.tolist(), theirs.tolist(), strict=True)])
+    assert seen == pytest.approx(0.8, abs=0.1)
+    assert detectable_fault(item, report(item)) == ""
+    fewer = replace(
+        item, details={**item.details, "detectable": searched((0, texts), (0, texts), level).details["detectable"]}
+    )
+    assert (detectable_fault(fewer, report(fewer)) == "") is (found == 0)
 
 
 def test_undecided_held_out_texts_leave_more_than_one() -> None:

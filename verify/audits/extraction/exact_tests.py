@@ -116,17 +116,18 @@ def _grid(item: Evidence) -> str:
     best = max(a / train - b / others for a, b in points.values())
     if item.estimate is None or not math.isclose(item.estimate, best, abs_tol=_CLOSE):
         return f"its counts differ by {best:.4g}, not by its estimate"
-    return _level(item) or _reach(item, train, others, len(cuts))
+    return _level(item) or _reach(item, train, others, len(cuts), min(b for _, b in points.values()))
 
 
-def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
+def _reach(item: Evidence, train: int, others: int, cuts: int, fewest: int) -> str:
     """What is wrong with the smallest share that Fisher's test detects at the level of each distinct cut.
 
-    Tests within blocks of similar texts state none.
+    It is detected at the point where the ``fewest`` of ``others`` are found. Tests within blocks of similar texts
+    state none.
     """
     if "cuts" not in item.details:
         return ""
-    least = least_by_fisher(train, 0, others, item.details["level"] / max(1, cuts))
+    least = least_by_fisher(train, fewest, others, item.details["level"] / max(1, cuts))
     if math.isclose(item.details.get("detectable", math.inf), least, rel_tol=1e-4, abs_tol=1e-4):
         return ""
     return f"the least share that it would have seen is {least:.4g} by its counts, and it states another"

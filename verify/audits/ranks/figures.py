@@ -18,6 +18,7 @@ from verify.laws.common import (
     normal_quantile,
     student_quantile,
 )
+from verify.laws.counts import rank_with_rate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -229,7 +230,10 @@ def true_positive_rate(members: NDArray[Any], others: NDArray[Any], rate: float,
     samples = len(members), len(others)
     if allowed < 1:
         return Figures(estimate=None, samples=samples, details=counts)
-    lower, upper = _binomial(hits, len(members), alpha)
+    rank = rank_with_rate(len(others), rate, alpha / 4)
+    reached = int((members >= np.sort(others)[::-1][rank]).sum()) if rank < len(others) else len(members)
+    counts |= {"upper_rank": rank, "upper_positives": reached}
+    lower, upper = _binomial(hits, len(members), alpha)[0], _binomial(reached, len(members), alpha / 2)[1]
     counts["chance"] = _binomial(allowed, len(others), alpha)[1]
     return Figures(estimate=hits / len(members), lower=lower, upper=upper, samples=samples, details=counts)
 
