@@ -2,9 +2,9 @@
 
 Three things: the self-test before a training, for the same network, made-up records, limits and stages; the epsilon of
 one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` and ``gate`` compute
-of one ledger, or build from one configuration. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests
-of the functions themselves compute. A test that has replaced an attribute or an entry computes too:
-``tests/reports_verified.py`` notices ``MonkeyPatch``.
+of one ledger, or build from one configuration. Only calls from inside ``privctl.cli.run``, and the verification of
+every report, are answered so; tests of the functions themselves compute. A test that has replaced an attribute or an
+entry computes too: ``tests/reports_verified.py`` notices ``MonkeyPatch``.
 """
 
 from __future__ import annotations
