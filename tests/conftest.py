@@ -85,7 +85,7 @@ TOGETHER = {
             *("consistency/test_entries_out_of_place", "weights/test_configuration"),
             *("consistency/test_begun_with_records", "consistency/test_public_base", "files/test_beside"),
             *("files/test_counted_data", "warned/test_warned", "weights/test_unbounding_settings"),
-            "consistency/test_counted_secrets",
+            *("consistency/test_bookkeeping", "consistency/test_counted_secrets"),
         )
     },
     **{

@@ -22,6 +22,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.answers import Answer
 from verify.audits import consistency as audit_consistency
 from verify.audits.asked import unanswered_claims
+from verify.audits.canaries.conditions import check_named
 from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
@@ -58,8 +59,6 @@ class JudgedGuarantee:
     verdict: Verdict
 
 
-#: A callback that gets the title of the guarantee about to be recomputed.
-Note = Callable[[str], None]
 #: One check: the path of the report, the report, and those of its parent reports that are present.
 Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
@@ -70,7 +69,7 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
     ``parents`` are those of its parent reports that are present. The only other files read, if present, are protection
     plans, their books of secrets, and ledger files.
     """
-    judged = guarantees(path, report, parents, lambda text: None)
+    judged = guarantees(path, report, parents)
     return (*findings(path, report, parents), *(guarantee.verdict for guarantee in judged))
 
 
@@ -210,19 +209,16 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
     changed_copies, check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference,
-    _scanned, check_configurations, check_updates, check_warnings, check_observed,
+    _scanned, check_configurations, check_updates, check_warnings, check_observed, check_named,
 )  # fmt: skip
 
 
-def guarantees(
-    path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
-) -> Iterator[JudgedGuarantee]:
-    """Recompute every guarantee; ``note`` is called with its title first."""
+def guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[JudgedGuarantee]:
+    """Recompute every guarantee."""
     files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
         files = list(at_hand(path, (*report.outputs, *report.inputs)))
     for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
-        note(title)
         outcome, reason = (
             Outcome.INCONCLUSIVE,
             f"only the first {_MOST_GUARANTEES} guarantees of a report are recomputed",

@@ -13,7 +13,7 @@ from privctl.domain.errors import ExitCode, InputError, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.notebook import Shown
-from privctl.domain.progress import Advance, silent
+from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -26,7 +26,7 @@ from verify.audits.evidence import check_evidence
 from verify.audits.given import outside as outside_scores
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
-from verify.checks import MODEL, JudgedGuarantee, Note, findings, guarantees
+from verify.checks import MODEL, JudgedGuarantee, findings, guarantees
 from verify.consistency.begun_with_records import check_records
 from verify.consistency.bookkeeping import unchecked
 from verify.files.counted_data import check_recorded_data
@@ -69,8 +69,8 @@ class Verification(Shown):
         return ExitCode.OK
 
 
-def bytes_of(path: Path, report: PrivacyReport) -> int:
-    """The number of bytes that ``verify`` will read, for a progress bar."""
+def _bytes_of(path: Path, report: PrivacyReport) -> int:
+    """The number of bytes of the files that ``verify`` reads, for a progress bar."""
     files = [*at_hand(path, report.outputs), *at_hand(path, report.inputs)]
     sizes = ((each.role, each.bytes, file.stat().st_size) for each, file in files)
     return sum(size for role, recorded, size in sizes if role == MODEL or size == recorded)
@@ -85,8 +85,7 @@ def verify(
     path: Path,
     report: PrivacyReport,
     *,
-    advance: Advance = silent,
-    note: Note = lambda text: None,
+    progress: Progress = unseen,
     data: DataAtHand | None = None,
     public: PublicAtHand | None = None,
 ) -> Verification:
@@ -95,13 +94,14 @@ def verify(
     ``data`` holds counts of the training data, and ``public`` of the public records that were mixed in, if the user
     provided them.
     """
-    hashed, measured, digests, expected = _read_files(path, report, advance)
-    files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
-    links = check_chain(path, hashed, files)
+    with progress("reading the files", _bytes_of(path, report), "bytes") as advance:
+        hashed, measured, digests, expected = _read_files(path, report, advance)
+        files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
+        links = check_chain(path, hashed, files)
+        inputs, omissions = _inputs(path, report, files, advance)
     parents = [link.report for link in links[1:] if link.report is not None]
     found = [verdict for link in links for verdict in link.verdicts]
     found += _outputs_missing(path, report, hashed)
-    inputs, omissions = _inputs(path, report, files, advance)
     found += inputs
     logged, left = check_log(path, report)
     found += logged
@@ -120,7 +120,9 @@ def verify(
     if public is not None:
         with suppress(ParametersError):  # reported by a check
             found += check_public(report, public, training_of(report))
-    weights = check_weights(path, report, files.digest)
+    with progress("comparing the weights with the training", 1, "model") as advance:
+        weights = check_weights(path, report, files.digest)
+        advance(1)
     found += weights.verdicts
     evidence += weights.evidence
     omissions += weights.omissions
@@ -139,9 +141,13 @@ def verify(
     omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
     with suppress(ParametersError):  # reported by a check
         omissions += unchecked(report)
-    judged = tuple(guarantees(path, report, parents, note))
+    judged = []
+    with progress("recomputing", len(report.guarantees), "guarantees") as advance:
+        for guarantee in guarantees(path, report, parents):
+            judged.append(guarantee)
+            advance(1)
     return Verification(
-        path=path, report=report, integrity=tuple(found), guarantees=judged,
+        path=path, report=report, integrity=tuple(found), guarantees=tuple(judged),
         evidence=tuple(evidence), omissions=tuple(omissions),
     )  # fmt: skip
 

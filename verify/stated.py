@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
-from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
 from privctl.reports.parameters import (
     BudgetParameters,
     ExternalTrainingParameters,
@@ -52,6 +52,8 @@ def _kind_of_budget(report: PrivacyReport) -> type[BudgetParameters]:
 
 def unknown_parameters(report: PrivacyReport) -> list[str]:
     """The names of parameters that no report of this kind has, so that their meaning is unknown."""
+    if report.step == "audit":
+        return [name for name in unknown_entries(AuditParameters, report) if name not in OF_ATTACKS]
     kind = kind_of(report)
     return [] if kind is None else unknown_entries(kind, report)
 

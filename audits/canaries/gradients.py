@@ -21,7 +21,7 @@ from audits.canaries.audit import CanaryRequest
 from audits.canaries.bounds import bounds_of, curve_parameters
 from audits.canaries.conditions import number_included, violated_conditions
 from audits.canaries.design import power_ceiling, register
-from audits.canaries.stated_noise import noise_bound, noise_in_words, noise_parameters
+from audits.canaries.stated_noise import are_independent, noise_bound, noise_in_words, noise_parameters
 from audits.canaries.verdict import power_at_half_noise
 from audits.claims import CurveClaim
 from audits.findings import ALPHA, Findings
@@ -117,11 +117,9 @@ def outlook_of(count: int, delta: float, epsilon: float, curve: CurveClaim | Non
     sentence += f" the {epsilon:.4g} that this training states"
     if curve is not None:
         guesses = [GuessCount(canaries=count, guesses=guess_set.guesses, correct=0) for guess_set in sets]
-        chance = power_at_half_noise(guesses, curve, alpha)
+        chance = power_at_half_noise(guesses, curve, alpha, independent=are_independent(curve))
         about = f"about {chance:.2g}" if chance >= _LEAST_CHANCE else f"less than {_LEAST_CHANCE:g}"
-        sentence += (
-            f"; by the mechanism's trade-off curve they would detect half of its noise with a probability of {about}"
-        )
+        sentence += f"; they would detect half of its noise with a probability of {about}"
     return sentence
 
 
@@ -159,7 +157,7 @@ class GradientCanaryAudit:
             evidence=(*evidence, *noise),
             verdicts=(
                 *verdict.claims(evidence, request.claims, more=_MORE),
-                *verdict.curves(evidence, request.curve, noise),
+                *verdict.curves(evidence, request.curve, noise, own_coordinates=True),
             ),
             warnings=(
                 "canary gradients test the training program: they were drawn by it, so a program that cheats on "

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from audits.canaries.bounds import EITHER, counts_of
-from audits.claims import CurveClaim, NoiseFamily, Points
+from audits.claims import CurveClaim, NoiseFamily, Points, noise_of
 from audits.statistics import f_dp
 from audits.statistics.independent_guesses import p_value
 from audits.statistics.search import smallest
@@ -55,8 +55,8 @@ def noise_bound(
     if curve.family is None or delta == 0:
         why = "the stated mechanism is no one kind of Gaussian steps" if delta else "at delta 0 Gaussian noise has none"
         return (_unbounded(why, confidence, samples),)
-    family, independent = curve.family, own_coordinates and _is_independent(curve)
-    share = _least_rejected(partial(_is_rejected_at, bounds, family, _test(independent=independent), delta))
+    family, independent = curve.family, own_coordinates and are_independent(curve)
+    share = _least_rejected(partial(_is_rejected_at, bounds, family, test_of(independent=independent), delta))
     if share is None:
         why = f"the guesses fit any noise up to {_MOST:g} times what is stated"
         return (_unbounded(why, confidence, samples),)
@@ -116,12 +116,15 @@ def _assumption(item: Evidence) -> Assumption:
     return Assumption(name="steps as stated", statement=statement, state=AssumptionState.ASSERTED)
 
 
-def _is_independent(curve: CurveClaim) -> bool:
-    """Whether no random number that a step draws for all records affects several canaries."""
-    return not any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events)
+def are_independent(curve: CurveClaim) -> bool:
+    """Whether canaries in coordinates of their own are independent in the stated steps, of one kind.
+
+    Then no random number that a step draws for all records affects several canaries.
+    """
+    return noise_of(curve.mechanism) is not None and not isinstance(curve.mechanism.events[0], TruncatedGaussian)
 
 
-def _test(*, independent: bool) -> Callable[[tuple[int, int, int], Points, float], bool]:
+def test_of(*, independent: bool) -> Callable[[tuple[int, int, int], Points, float], bool]:
     """A test of whether counts of correct guesses reject, at a level, all mechanisms whose curve has these points."""
     if independent:
         return lambda counts, points, level: p_value(*counts, points) < level

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from audits.canaries.bounds import EITHER, counts_of
 from audits.canaries.conditions import violated_conditions
 from audits.canaries.evidence import COMPLETION, EXPOSURE
-from audits.canaries.stated_noise import too_little_noise
+from audits.canaries.stated_noise import are_independent, test_of, too_little_noise
 from audits.claims import VIOLATION, CurveClaim, EpsilonClaim, curve_subject, subject_of
 from audits.statistics import f_dp
 from audits.statistics.power import POWER, one_run_chance, one_run_detectable, one_run_detectable_gaussian
@@ -107,13 +107,19 @@ def _deciding(bounds: Sequence[Evidence]) -> Evidence | None:
     return max(bounds, key=lambda item: -1.0 if item.lower is None else item.lower, default=None)
 
 
-def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequence[Evidence] = ()) -> list[Verdict]:
+def curves(
+    evidence: Sequence[Evidence],
+    curve: CurveClaim | None,
+    noise: Sequence[Evidence] = (),
+    *,
+    own_coordinates: bool = False,
+) -> list[Verdict]:
     """Whether the guesses are compatible with the stated mechanism's trade-off curve; empty without a curve.
 
     The guesses are those of the epsilon bounds. If mechanism and claims are true, all are rejected by too many correct
     guesses, so the verdicts jointly fail no more often than the one with the lowest threshold. Several observations of
     one training share the failure probability by their evidence. ``noise`` is the bound on the noise by the same
-    guesses, if any: if it is no more than stated, the mechanism is also refuted.
+    guesses, if any: if it is no more than stated, the mechanism is also refuted. ``own_coordinates`` as for that bound.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     if curve is None or not bounds or bounds[0].lower is None:
@@ -137,7 +143,12 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
                 f"{under}; a curve is refuted here, and no single epsilon{less and '; ' + less}",
             )
         ]
-    chance = max(power_at_half_noise(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds)
+    bounded = curve.family is not None and bounds[0].details["delta"] > 0
+    independent = own_coordinates and bounded and are_independent(curve)
+    chance = max(
+        power_at_half_noise(list(counts_of(item)), curve, 1 - item.confidence, independent=independent)
+        for item in bounds
+    )
     return [
         Verdict(
             subject=subject,
@@ -149,16 +160,24 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
     ]
 
 
-def power_at_half_noise(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> float:
+def power_at_half_noise(
+    sets: Sequence[GuessCount], curve: CurveClaim, alpha: float, *, independent: bool = False
+) -> float:
     """The probability of detecting half of the noise, as for a Gaussian mechanism of equal advantage; 0 if unknown.
 
-    The advantage is delta at epsilon 0, which is 2 Phi(mu / 2) - 1 for a Gaussian mechanism.
+    ``independent`` says that a bound on the noise is also tested, for independent canaries. The advantage is delta at
+    epsilon 0, which is 2 Phi(mu / 2) - 1 for a Gaussian mechanism.
     """
     if not curve.half:
         return 0.0
     mu = 2 * float(ndtri((1 + min(curve.half[0][1], 1 - 1e-9)) / 2))
-    least = f_dp.lines(curve.points)
-    return max(one_run_chance(s.canaries, s.guesses, least, alpha / len(sets), mu) for s in sets)
+    test, level = test_of(independent=independent), alpha / len(sets)
+
+    def chance(counted: GuessCount) -> float:
+        sizes = counted.canaries, counted.guesses
+        return one_run_chance(*sizes, lambda right: test((*sizes, right), curve.points, level), mu)
+
+    return max(map(chance, sets))
 
 
 def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:

@@ -247,7 +247,6 @@ def curve_evidence(
                 "true_positives": point.true_positives,
                 "false_positives": point.false_positives,
                 "fpr_upper": point.fpr_upper,
-                "fpr_certified": float(point.certified),
             },
             reason=point.reason,
         ))  # fmt: skip

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
-from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri, rel_entr
+from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import two_arm
-from audits.statistics.f_dp import Curve, epsilon_of_mu, rejects
+from audits.statistics.f_dp import epsilon_of_mu
+from audits.statistics.metrics import lower_limit
 from audits.statistics.search import largest, smallest
 from audits.statistics.several_guesses import GuessCount, rejects_claim
 
@@ -27,8 +28,8 @@ _LARGEST = 40.0
 #: Gaussian scores this far apart are always distinguished.
 _LARGEST_MU = 16.0
 _MU_PRECISION = 1e-4
-#: Samples are lopsided if one side has fewer records than this and the other more than this many times as many.
-_FEW, _LOPSIDED = 12, 2
+#: An AUC as close to 1 as this is not searched.
+_CERTAIN = 1e-9
 
 
 @lru_cache(maxsize=4096)  # an audit repeats it with every result of the same size
@@ -71,12 +72,11 @@ def one_run_detectable_gaussian(
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
-def one_run_chance(canaries: int, guesses: int, curve: Curve, alpha: float, mu: float) -> float:
-    """The probability that the best attack on a Gaussian mechanism of ``mu`` refutes ``curve`` by these guesses."""
+def one_run_chance(canaries: int, guesses: int, is_rejected: Callable[[int], bool], mu: float) -> float:
+    """The probability that the best attack on a Gaussian mechanism of ``mu`` is right so often that it is rejected.
 
-    def is_rejected(right: int) -> bool:
-        return rejects(canaries, guesses, right, curve, alpha)
-
+    ``is_rejected`` says whether that many right guesses are.
+    """
     if not is_rejected(guesses):
         return 0.0
     fewest = 1 + bisect_left(range(1, guesses), True, key=is_rejected)
@@ -132,40 +132,33 @@ def two_arm_detectable_gaussian(
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
+@lru_cache(maxsize=64)
 def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
     """The smallest true AUC whose two-sided interval at ``alpha`` lies above 1/2 with probability ``POWER``.
 
-    Normal approximation with the standard error of Hanley and McNeil 1982 for exponential scores: Q1 = A / (2 - A), Q2
-    = 2 A^2 / (1 + A). Of lopsided samples that approximation expects too much, so this assumes that all pairs vary as
-    much as independent coins, as many as the smaller side has records, which is the most that they can. NaN if no AUC
-    below 1 suffices. 0.536 for 1000 and 1000.
+    Approximately: the lower limit that is computed from the AUC's lower quantile, if scores are exponential (Hanley and
+    McNeil 1982) in the direction that needs more. NaN if no AUC below 1 suffices. 0.537 for 1000 and 1000.
     """
-    if _are_lopsided(members, nonmembers):
-        pairs = min(members, nonmembers)
-        fewest_wins = next((k for k in range(pairs + 1) if _lower_limit_by_pairs(k / pairs, pairs, alpha) > 0.5), None)
-        return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, POWER))
-    return detectable_area_beyond(-float(ndtri(alpha / 2)), members, nonmembers)
+    spread = float(ndtri(POWER))
+
+    def is_found(sizes: tuple[int, int], area: float) -> bool:
+        low = area - spread * _hanley_mcneil(area, *sizes)
+        return low > 0.5 and lower_limit(low, _exponential(low, sizes), alpha / 2)[0] > 0.5
+
+    found = [
+        _smallest(partial(is_found, sizes), 0.5, 1 - _CERTAIN, 1e-12)
+        for sizes in ((members, nonmembers), (nonmembers, members))
+    ]
+    return max(found) if math.isfinite(max(found)) else math.nan
 
 
-def _are_lopsided(members: int, nonmembers: int) -> bool:
-    """Whether one side has very few records and the other many more."""
-    few, many = sorted((members, nonmembers))
-    return few < _FEW and many > _LOPSIDED * few
-
-
-def _lower_limit_by_pairs(share: float, pairs: int, alpha: float) -> float:
-    """The lower limit of the probability of winning a pair, from the ``share`` of all pairs that are won.
-
-    The fraction over all pairs is the mean over the ways to pair off each record of the smaller side, so Chernoff's
-    inequality for that many independent ``pairs`` applies to it: P[share >= x] <= exp(-pairs KL(x, p)) (Hoeffding 1963,
-    section 5).
-    """
-    most = math.log(2 / alpha) / pairs
-
-    def excluded(chance: float) -> bool:
-        return float(rel_entr(share, chance) + rel_entr(1 - share, 1 - chance)) > most
-
-    return largest(excluded, 0.0, share, 0.0) if share > 0 else 0.0
+def _exponential(area: float, sizes: tuple[int, int]) -> list[tuple[int, float, float]]:
+    """The arguments of ``lower_limit``: one side's shares are 1 - V^r, the other's V^(1/r), with V uniform."""
+    ratio, sides = area / (1 - area), []
+    for size, power, sign in ((sizes[0], ratio, -1), (sizes[1], 1 / ratio, 1)):
+        first, second, third = (1 / (1 + k * power) for k in (1, 2, 3))
+        sides.append((size, size * (second - first**2), sign * size * (third - 3 * first * second + 2 * first**3)))
+    return sides
 
 
 def detectable_area_beyond(
@@ -173,7 +166,8 @@ def detectable_area_beyond(
 ) -> float:
     """The smallest true AUC that lies ``critical`` standard deviations above 1/2 with probability ``power``.
 
-    Approximated as in ``detectable_auc``. The standard deviation is that of an AUC under relabelling, or ``deviation``
+    Normal approximation with the standard error of Hanley and McNeil 1982 for exponential scores: Q1 = A / (2 - A), Q2
+    = 2 A^2 / (1 + A). The standard deviation is that of an AUC under relabelling, or ``deviation``
     for a score that is fitted to labels. ``detectable_area_beyond(2.5, 500, 500)`` is 0.5601.
     """
     null = math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers)) if deviation is None else deviation

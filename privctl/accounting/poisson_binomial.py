@@ -19,8 +19,9 @@ from privctl.domain.checks import probability
 
 Floats = NDArray[np.float64]
 
-#: Mass of K that may be truncated, relative to the square of its mean if that is below one.
-TAIL = 1e-18
+#: Mass of K that may be truncated, relative to the square of its mean if that is below one: for means, and for privacy
+#: losses, where all steps together must lose less than delta.
+TAIL, TAIL_OF_LOSSES = 1e-18, 1e-40
 #: At least this many equal probabilities are treated as one binomial distribution.
 _GROUP = 16
 
@@ -67,8 +68,8 @@ class PoissonBinomial:
         return float(math.log(self.weights[-1]) + math.log(cut) + exponent.max())
 
 
-def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial:
-    """The distribution of the number of successes in independent trials with these probabilities.
+def poisson_binomial(probabilities: Sequence[float] | Floats, tail: float = TAIL) -> PoissonBinomial:
+    """The distribution of the number of successes in independent trials with these probabilities, up to a ``tail``.
 
     Every weight has a small relative error. Raises ValueError for no probabilities, or one outside [0, 1].
     """
@@ -84,7 +85,7 @@ def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial
     values, counts = values[open_], counts[open_]
     if not len(values):
         return PoissonBinomial(shifts=np.array([float(sure)]), weights=np.ones(1), most=sure, tail_ratio=0.0)
-    last = _last_kept(float(counts @ values), int(counts.sum()))
+    last = _last_kept(float(counts @ values), int(counts.sum()), tail)
     grouped = counts >= _GROUP
     factors = [_binomial(int(n), float(p), last) for n, p in zip(counts[grouped], values[grouped], strict=True)]
     if not grouped.all():
@@ -101,9 +102,9 @@ def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial
     )
 
 
-def _last_kept(mean: float, trials: int) -> int:
+def _last_kept(mean: float, trials: int, tail: float) -> int:
     """The first k whose Chernoff bound P(K >= k) <= exp(k - mean) (mean / k)^k is negligible, else ``trials``."""
-    target = math.log(TAIL) + 2 * min(0.0, math.log(mean))
+    target = math.log(tail) + 2 * min(0.0, math.log(mean))
     candidates = range(math.floor(mean) + 1, trials)
     first = bisect_left(candidates, True, key=lambda k: k - mean - k * math.log(k / mean) <= target)
     return candidates[first] if first < len(candidates) else trials

@@ -38,7 +38,7 @@ def verify_report(
     Raises the errors of ``verify``.
     """
     from privctl.reports.of_model import written_at
-    from verify.run import bytes_of, read
+    from verify.run import read
     from verify.run import verify as run
 
     claimed = read(report)
@@ -46,8 +46,7 @@ def verify_report(
         claimed = written_at(report, claimed, model)
     counted = None if data is None else _counted(data, claimed, report, text_column)
     mixed = None if public is None else _mixed(public, data, claimed, text_column)
-    with progress("files", bytes_of(report, claimed), "bytes") as advance:
-        verification = run(report, claimed, advance=advance, data=counted, public=mixed)
+    verification = run(report, claimed, progress=progress, data=counted, public=mixed)
     return _simulated(verification, seed, seconds, notify) if simulate else verification
 
 

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 
 #: Modules whose package has another name on PyPI.
-_PACKAGES = {"flint": "python-flint"}
+_PACKAGES = {"flint": "python-flint", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 
 def missing_package(error: ImportError) -> str:

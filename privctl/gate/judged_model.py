@@ -114,6 +114,9 @@ def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> It
             yield report, "another model"
 
 
+_BESIDE = "; only privctl verify compares the files beside its weights with those that the training began with"
+
+
 def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
     """Check that ``model``, with its companion files, is the one that the reports of ``case`` describe."""
     if not case.writers:
@@ -131,11 +134,12 @@ def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Findi
     changed = [finding for report in case.writers for finding in _differences(report, model)]
     yield from changed
     if not changed:
+        roles = {artifact.role for report in case.writers for artifact in report.report.outputs}
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message="the model given is the one that the reports describe",
+            message="the model given is the one that the reports describe" + (_BESIDE if "companion" in roles else ""),
             place=case.writers[0].place("outputs"),
         )
 

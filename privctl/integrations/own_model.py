@@ -25,6 +25,15 @@ _TRAINED = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
 _ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
+#: What privctl cannot check of a loop.
+LOOP = Assumption(
+    name="own loop",
+    statement="the loop computed the loss of each row of a batch from that row alone, changed no row by random numbers "
+    "of a known seed, trained on no other examples, left out no batch because of what was in it, changed these weights "
+    "by the steps of this optimizer only, and computed nothing else from the examples",
+    state=ASSERTED,
+)
+
 _Value = TypeVar("_Value")
 
 

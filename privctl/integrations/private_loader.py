@@ -6,6 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
+from privctl.train.contribution.network_state import fixed_seed, secret_seed
+
+_CPU = torch.device("cpu")
+
 
 def steps_per_pass(rate: float) -> int:
     """The number of batches in one pass over the data at sampling rate ``rate``, empty ones included."""
@@ -44,7 +50,9 @@ class PoissonLoader:
         try:
             for _ in range(len(self)):
                 if rows := self._draw():
-                    yield self._collate([self._dataset[row] for row in rows])
+                    with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
+                        batch = self._collate([self._dataset[row] for row in rows])
+                    yield batch
                 else:
                     self._step_alone()
         except GeneratorExit:

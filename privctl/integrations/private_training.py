@@ -24,6 +24,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
+    LOOP,
     NotATuple,
     RoundingMargin,
     ScalerRefused,
@@ -40,6 +41,7 @@ from privctl.integrations.report import ASSERTED, guarantee_for, premises, repor
 from privctl.integrations.users import Users, require_rows
 from privctl.models.activations import fusible_activations, use_kernels
 from privctl.train.clipping.engine import ClippedBatch, PerExample
+from privctl.train.contribution.network_state import fixed_seed, secret_seed
 from privctl.train.network.tensors import require_finite
 from privctl.train.settings.adaptive_clipping import (
     AdaptiveClipping,
@@ -53,13 +55,6 @@ from privctl.train.steps.gradient_noise import noise_for
 from privctl.train.steps.sampling import PoissonBatches
 
 _NAME = "own-loop"
-_LOOP = Assumption(
-    name="own loop",
-    statement="the loop computed the loss of each row of a batch from that row alone, trained on no other examples, "
-    "left out no batch because of what was in it, changed these weights by the steps of this optimizer only, and "
-    "computed nothing else from the examples",
-    state=ASSERTED,
-)
 
 
 class _Stage(StrEnum):
@@ -104,7 +99,7 @@ class PrivateTraining(NotATuple):
         self._model, self._optimizer, self._users, self._most_steps = model, optimizer, users, most_steps
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
-        self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping))
+        self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
         if adaptive is not None:
@@ -159,7 +154,8 @@ class PrivateTraining(NotATuple):
         rows = self._drawn.expected()
         try:
             per_draw = self._users.per_draw
-            with use_kernels(self._fusible):
+            # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
+            with use_kernels(self._fusible), fixed_seed(self._parameters[0].device, secret_seed()):
                 clipped = self._engine.accumulate(
                     self._users.together(losses_of, rows), weight=1 / self._batch_size, run=per_draw
                 )
@@ -204,7 +200,7 @@ class PrivateTraining(NotATuple):
             state=AssumptionState.ENFORCED if self._noise.cryptographic else ASSERTED,
         )
         counts = () if self._adaptive is None else (counted_gradients(ASSERTED),)
-        assumptions = [*premises(self._batches.size, _LOOP, users=self._users), *counts, noise, self._margin.premise()]
+        assumptions = [*premises(self._batches.size, LOOP, users=self._users), *counts, noise, self._margin.premise()]
         released = Released(coordinates=self._released)
         return guarantee_for(self._ledger(), self.delta if delta is None else delta, _NAME, assumptions, NOTE, released)
 

@@ -24,7 +24,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
 from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
-from privctl.models.encoding import TextFacts, TextOptions, length_limit
+from privctl.models.encoding import RecordsWithoutTokens, TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
 
@@ -91,8 +91,8 @@ def encode_words(
 ) -> Corpus:
     """Examples for token classification; the counted tokens are those that begin a word.
 
-    Raises InputError, naming the record, for one that is too long (unless ``options.long`` allows it), without a token
-    to label, or with a label not in ``labels``; CommandError for ``LongTextPolicy.SPLIT``.
+    Raises InputError for a record that is too long (unless ``options.long`` allows it) or has a label not in
+    ``labels``, or for all that have no token to label; CommandError for ``LongTextPolicy.SPLIT``.
     """
     limit = _limit(facts, options)
 
@@ -100,13 +100,16 @@ def encode_words(
         def number(name: str, record: TextRecord) -> int:
             return labels.number(name, record.where)
 
+        without = RecordsWithoutTokens("to label")
         for index, (record, row) in enumerate(
             _checked(records, facts, options, partial(word_rows, number=number, limit=limit))
         ):
-            if not row.labelled.any():
-                raise InputError(f"{record.where} has no token to label ({len(row.ids)} in all); lengthen or remove it")
-            example = _example(row, row.labelled, index)
-            yield EncodedRecord([example], record.unit, shortened=row.length > len(row.ids))
+            if row.labelled.any():
+                example = _example(row, row.labelled, index)
+                yield EncodedRecord([example], record.unit, shortened=row.length > len(row.ids))
+            else:
+                without.add(record, len(row.ids))
+        without.refuse()
 
     return keep.corpus(encoded())
 

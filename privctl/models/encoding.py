@@ -20,6 +20,8 @@ from privctl.models.tasks.units import content_key
 
 #: Most records per call of the tokenizer, and the number of characters at which a call has enough.
 _CHUNK, _CHARACTERS = 1024, 1 << 18
+#: An error names at most this many of the records that cannot be used.
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ def encode_causal(
     """Examples for a causal model, tokenized a few records at a time and stored by ``keep``.
 
     Every token but the first counts. Pieces of a split text overlap by one token, so that each token still counts once.
-    Raises InputError, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
+    Raises InputError for a text that is too long (unless ``options.long`` allows it), or for all that are too short.
     """
     _check_tokenizer(facts, options.response_only)
     return keep.corpus(_causal(records, facts, options, length_limit(facts, options)))
@@ -139,6 +141,7 @@ def head_targets(problem: HeadKind, labels: LabelSet | None, stated: str, where:
 def _causal(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, limit: int | None
 ) -> Iterator[EncodedRecord]:
+    without = RecordsWithoutTokens("to predict")
     for index, record, encoding in _tokenise(records, facts, return_offsets_mapping=options.response_only):
         ids, counted = list(encoding["input_ids"]), [True] * len(encoding["input_ids"])
         if options.response_only:
@@ -156,7 +159,9 @@ def _causal(
         encoded = [_example(ids[piece], counted[piece], index) for piece in pieces]
         for example in encoded:
             example.counted[:1] = False  # the first token of a piece has no preceding token to predict it from
-        yield EncodedRecord(_with_counted_tokens(encoded, record, "to predict"), record.unit, shortened=shortened)
+        if useful := _with_counted_tokens(encoded, record, without):
+            yield EncodedRecord(useful, record.unit, shortened=shortened)
+    without.refuse()
 
 
 def _undivided(
@@ -169,6 +174,7 @@ def _undivided(
     read: _LabelReader | None = None,
 ) -> Iterator[EncodedRecord]:
     cut = limit is not None and options.long is not LongTextPolicy.REFUSE
+    without = RecordsWithoutTokens(purpose)
     for index, record, encoding in _tokenise(records, facts, return_special_tokens_mask=True):
         label, targets = (None, ()) if read is None else read(record)
         pieces = [(encoding["input_ids"], encoding["special_tokens_mask"])]
@@ -189,9 +195,9 @@ def _undivided(
                 "an encoder-decoder's classifier reads its answer; remove it from the text, or give the model's own "
                 "tokenizer"
             )
-        yield EncodedRecord(
-            _with_counted_tokens(encoded, record, purpose), record.unit, share, label, targets, shortened
-        )
+        if useful := _with_counted_tokens(encoded, record, without):
+            yield EncodedRecord(useful, record.unit, share, label, targets, shortened)
+    without.refuse()
 
 
 def _truncated(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
@@ -285,10 +291,46 @@ def _example(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encode
     return Encoded(ids=array, counted=flags, record=record, key=content_key(array.tobytes(), flags.tobytes()))
 
 
-def _with_counted_tokens(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
-    """The pieces with a counted token. Raises InputError if there are none."""
+def _with_counted_tokens(pieces: Sequence[Encoded], record: TextRecord, without: RecordsWithoutTokens) -> list[Encoded]:
+    """The pieces with a counted token; if there are none, the record is added to those ``without``."""
     useful = [example for example in pieces if example.counted.any()]
     if not useful:
-        length = sum(len(example.ids) for example in pieces)
-        raise InputError(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
+        without.add(record, sum(len(example.ids) for example in pieces))
     return useful
+
+
+class RecordsWithoutTokens:
+    """The records of a data set that have no token for a ``purpose``, all of which one error names.
+
+    ``of_many`` is the purpose where there are several, if that is put in other words.
+    """
+
+    def __init__(self, purpose: str, of_many: str = "") -> None:
+        self._purpose, self._of_many = purpose, of_many or purpose
+        self._first: list[TextRecord] = []
+        self._count = self._length = 0
+
+    def add(self, record: TextRecord, length: int) -> None:
+        """Add a record with ``length`` tokens in all."""
+        self._count, self._length = self._count + 1, length
+        if self._count <= _NAMED:
+            self._first.append(record)
+
+    def refuse(self) -> None:
+        """Raise InputError if there are any."""
+        if self._count == 1:
+            raise InputError(
+                f"{self._first[0].where} has no token {self._purpose} ({self._length} tokens in all); lengthen or "
+                "remove it"
+            )
+        if self._count:
+            *places, last = self._places()
+            more = f", {last} and {self._count - _NAMED} more" if self._count > _NAMED else f" and {last}"
+            raise InputError(f"{', '.join(places)}{more} have no token {self._of_many}; lengthen or remove them")
+
+    def _places(self) -> Iterator[str]:
+        """Each record's place; where it is in the same file as the one before, its line alone."""
+        before = None
+        for record in self._first:
+            yield record.where if record.stretch != before else str(record.line - record.stretch.before)
+            before = record.stretch

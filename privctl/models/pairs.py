@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
 from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
-from privctl.models.encoding import TextFacts, TextOptions, length_limit
+from privctl.models.encoding import RecordsWithoutTokens, TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import evaluation_mode
 from privctl.models.tasks.units import content_key
@@ -35,8 +35,8 @@ def encode_pairs(
 ) -> Corpus:
     """Examples for a sequence-to-sequence model, tokenized a few at a time and stored by ``keep``.
 
-    The limit on tokens applies to source and target separately. Raises InputError, naming the record, for a text that
-    is too long (unless ``options.long`` allows it) or empty; CommandError for ``LongTextPolicy.SPLIT``.
+    The limit on tokens applies to source and target separately. Raises InputError for a text that is too long (unless
+    ``options.long`` allows it), or for all that are empty; CommandError for ``LongTextPolicy.SPLIT``.
     """
     if options.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split would part a source from its target; choose truncate")
@@ -131,17 +131,25 @@ def _encoded(
 ) -> Iterator[EncodedRecord]:
     index = 0
     chunk: list[TextRecord] = []
+    without = {name: RecordsWithoutTokens(f"in its {name}", f"in their {name}") for name in ("source", "target")}
     for record in records:
         chunk.append(record)
         if len(chunk) == _CHUNK:
-            yield from _chunk(chunk, facts, long, limit, index)
+            yield from _chunk(chunk, facts, long, limit, index, without)
             index += len(chunk)
             chunk = []
-    yield from _chunk(chunk, facts, long, limit, index)
+    yield from _chunk(chunk, facts, long, limit, index, without)
+    for each in without.values():
+        each.refuse()
 
 
 def _chunk(
-    records: Sequence[TextRecord], facts: TextFacts, long: LongTextPolicy, limit: int | None, index: int
+    records: Sequence[TextRecord],
+    facts: TextFacts,
+    long: LongTextPolicy,
+    limit: int | None,
+    index: int,
+    without: Mapping[str, RecordsWithoutTokens],
 ) -> Iterator[EncodedRecord]:
     tokenised = tokenise_pairs(facts.tokenizer, [record.pair for record in records])
     for number, (record, pair) in enumerate(zip(records, tokenised, strict=True), start=index):
@@ -149,7 +157,8 @@ def _chunk(
         shortened = False
         for name, ids in (("source", source), ("target", target)):
             if not ids:
-                raise InputError(f"{record.where} has no token in its {name}; lengthen or remove it")
+                without[name].add(record, len(source) + len(target))
+                continue
             if max(ids) >= facts.vocabulary:
                 raise InputError(
                     f"{record.where} has the token id {max(ids)}, and the model knows ids below {facts.vocabulary}; "
@@ -162,6 +171,8 @@ def _chunk(
                         "truncate, or shorten it"
                     )
                 shortened = True
+        if not source or not target:
+            continue
         if shortened and limit is not None:
             source, target = cut_pair(facts.tokenizer, record.pair, pair, limit)
         yield EncodedRecord([joined(source, target, number)], record.unit, shortened=shortened)

@@ -14,6 +14,12 @@ from privctl.domain.guarantee import Assumption
 #: name.
 SCORES_OF_MODEL = "scores of the model"
 
+#: Entries of an audit's parameters that say how it measured, and that no other part reads.
+OF_ATTACKS = (
+    "seed", "nonmember_loss", "zlib", "bos", "hidden", "scored", "truncation", "shadow", "device", "canary_references",
+    "canary_seed", "canary_tokens",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedAudit:
@@ -89,6 +95,7 @@ class AuditParameters:
     cut: Mapping[str, int] | None = None
     resize: tuple[int, ...] | None = None
     score_conditions: tuple[Assumption, ...] | None = None
+    canary_delta: float | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None
     canary_commitment: str | None = None

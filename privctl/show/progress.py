@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from privctl.domain.progress import Advance, Detail
 from privctl.domain.shown import upward
 from privctl.show.plain import escape_hidden
 
-_LINE_EVERY = 10.0
+_LINE_EVERY, _STILL_EVERY = 10.0, 30.0
 _BAR_EVERY = 1.0
 
 
@@ -66,21 +67,39 @@ def _bar(label: str, total: float, unit: str, detail: Detail | None) -> Iterator
 
 @contextmanager
 def _lines(label: str, total: float, unit: str, detail: Detail | None) -> Iterator[Advance]:
-    """A line every ten seconds, and one at the end if the work took at least a second."""
-    pace = _Pace(total)
+    """A line every ten seconds of progress, or thirty without, and one at the end if the work took a second or more.
+
+    So a program that watches the output can tell long work from work that hangs.
+    """
+    pace, ended = _Pace(total), threading.Event()
+
+    def so_far() -> str:
+        share = 100 * pace.done / total if total else 100
+        return f"{label}: {share:.0f} % of {total:.0f} {unit} after {pace.elapsed:.0f} s"
+
+    def wait() -> None:
+        while not ended.wait(_STILL_EVERY):
+            if pace.due(_STILL_EVERY):
+                with suppress(OSError, ValueError):  # nobody reads it any more
+                    note(so_far())
 
     def advance(amount: float) -> None:
         pace.done += amount
         if pace.due(_LINE_EVERY):
-            share = 100 * pace.done / total if total else 100
             left = pace.left
             if detail is not None:
                 more = f"; {live_line(detail(), seconds_left=left)}"
             else:
                 more = "" if left is None else f"; {clock_time(left)} left"
-            note(f"{label}: {share:.0f} % of {total:.0f} {unit} after {pace.elapsed:.0f} s{more}")
+            note(f"{so_far()}{more}")
 
-    yield advance
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        waiting.join()
     if pace.elapsed >= 1:
         note(f"{label}: done in {pace.elapsed:.1f} s")
 

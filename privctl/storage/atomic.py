@@ -8,7 +8,6 @@ are written to, never replaced.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import itertools
 import os
@@ -23,8 +22,8 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from privctl.domain.errors import CommandError, FileSystemError
-from privctl.storage.journal import recover, sync_folder
-from privctl.storage.turns import FolderHeldError
+from privctl.storage.journal import link, recover, sync_folder
+from privctl.storage.turns import FolderHeldError, try_lock
 
 #: Names of the process's own output streams, which may be redirected to files: written in place, not replaced.
 _OWN_DESCRIPTOR = re.compile(r"-|/dev/(stdout|stderr|(fd)/([0-9]{1,4}))")
@@ -254,12 +253,20 @@ def _public_mode(place: Path) -> int:
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Rename without replacing: a hard link fails if the name is taken."""
+    """Rename without replacing: a hard link fails if the name is taken.
+
+    On a file system without hard links, a file that another program makes at the same moment is replaced.
+    """
     try:
-        os.link(temporary, path)
+        if link(temporary, path):
+            temporary.unlink()
+            return
+        if not os.path.lexists(path):
+            os.rename(temporary, path)
+            return
     except FileExistsError:
-        raise CommandError(f"{path} was created meanwhile and was kept; move it away and try again") from None
-    temporary.unlink()
+        pass
+    raise CommandError(f"{path} was created meanwhile and was kept; move it away and try again")
 
 
 def new_folder(path: Path) -> None:
@@ -339,7 +346,7 @@ def _claim(path: Path, create: Callable[[Path], int | None]) -> tuple[Path, int]
         fd = create(temporary)
         if fd is None:
             continue
-        if _try_lock(fd) and temporary.exists():
+        if try_lock(fd) and temporary.exists():
             return temporary, fd
         os.close(fd)
 
@@ -357,15 +364,6 @@ def _new_folder(temporary: Path) -> int | None:
         return None
 
 
-def _try_lock(fd: int) -> bool:
-    """Lock without waiting; returns whether that succeeded."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _sweep(path: Path) -> None:
     """Remove what killed writers of ``path`` left: temporaries that no process has locked."""
     recover(path.parent)
@@ -374,12 +372,13 @@ def _sweep(path: Path) -> None:
         if not partial_name.fullmatch(stale.name):
             continue  # somebody else's
         try:
-            # Links and pipes are not ours, and opening a pipe would block.
-            fd = os.open(stale, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            # Links and pipes are not ours, and opening a pipe would block. NFS locks no file opened for reading.
+            access = os.O_RDONLY if stale.is_dir() else os.O_RDWR
+            fd = os.open(stale, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         try:
-            if not _try_lock(fd):
+            if not try_lock(fd):
                 continue  # its writer is alive
             if stale.is_dir():
                 shutil.rmtree(stale, ignore_errors=True)

@@ -6,7 +6,7 @@ to a head recorded elsewhere. There is no secret key: anyone who can write the f
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from blake3 import blake3
 from privctl.domain.errors import CommandError
 from privctl.storage.atomic import writing
 from privctl.storage.journal import sync_folder
+from privctl.storage.turns import try_lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,8 @@ class LogFile:
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise CommandError(f"{path} is not a regular file, so no log can be kept in it; name another file")
-            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if not try_lock(self._fd, wait=wait):
+                raise BlockingIOError(errno.EAGAIN, f"another process has locked {path}")
             if is_new:
                 with writing(path):
                     sync_folder(path.absolute().parent)

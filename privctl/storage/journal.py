@@ -9,7 +9,7 @@ of deleting them. The writer holds a lock on the journal and its notes as long a
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
 import re
@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.storage.turns import turn
+from privctl.storage.turns import try_lock, turn
 
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
 _DRAFT = re.compile(r"\.privctl\.[0-9a-f]{12}\.draft")
 _MOST_BYTES = 1 << 20
 #: How long recovery waits for a folder's lock, in seconds; after that a reader goes on without it.
 _PATIENCE = 5.0
+#: Errors of file systems without hard links, and of systems where only its owner may link a file.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
 #: The key under which a note holds the folder of its journal.
 _HOME = "home"
 
@@ -64,12 +66,12 @@ class Rename:
         return cls(temporary=temporary, place=folder / place.name, kept=kept, replaces=False, removes=True)
 
     def keep(self) -> None:
-        """Keep what will be replaced: link a file, or move a folder, to the name ``kept``."""
+        """Keep what will be replaced: link a file to the name ``kept``, or move a folder, or a file without links."""
         if not self.replaces or os.path.lexists(self.kept):
             return
-        if not _is_folder(self.temporary):
-            os.link(self.place, self.kept)
-        elif os.path.lexists(self.place):
+        if not _is_folder(self.temporary) and link(self.place, self.kept):
+            return
+        if os.path.lexists(self.place):
             os.rename(self.place, self.kept)
 
     def apply(self) -> None:
@@ -214,7 +216,7 @@ def _write_locked(path: Path, content: Any) -> int:
     draft = path.with_suffix(".draft")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try_lock(fd, wait=True)
         os.write(fd, json.dumps(content).encode())
         os.fsync(fd)
         os.rename(draft, path)
@@ -232,14 +234,9 @@ def _open_locked(path: Path) -> Iterator[int | None]:
 
     Raises OSError if it does not exist.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # NFS locks none that is only read
     try:
-        locked: int | None = fd
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            locked = None
-        yield locked if path.exists() and _is_own_file(os.fstat(fd)) else None
+        yield fd if try_lock(fd) and path.exists() and _is_own_file(os.fstat(fd)) else None
     finally:
         os.close(fd)
 
@@ -353,6 +350,17 @@ def _has_note(path: Path, folder: Path) -> bool:
     with suppress(OSError):
         return folder.samefile(path.parent) or _is_own_file((folder / path.with_suffix(".commit").name).lstat())
     return False
+
+
+def link(path: Path, name: Path) -> bool:
+    """Make ``name`` a hard link to ``path``; returns False if the file system has none."""
+    try:
+        os.link(path, name)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
 
 
 def _is_folder(path: Path) -> bool:

@@ -17,7 +17,7 @@ from privctl.domain.errors import CommandError
 _PENDING = re.compile(r"\..*\.[0-9a-f]{12}\.partial", re.DOTALL)
 #: The file in a folder that a ``Claim`` locks.
 LOCK = ".lock"
-#: Errors of file systems that do not support locks on folders.
+#: Errors of file systems that do not support locks, or not those of a file opened for reading.
 _NO_LOCKS = (errno.ENOTSUP, errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS)
 #: How long to wait for other processes, whose renames are short, and the interval between attempts, in seconds.
 _PATIENCE, _PAUSE = 60.0, 0.02
@@ -25,6 +25,21 @@ _PATIENCE, _PAUSE = 60.0, 0.02
 
 class FolderHeldError(OSError):
     """Another process keeps a folder locked. Anyone who can read a folder can lock it."""
+
+
+def try_lock(fd: int, *, wait: bool = False) -> bool:
+    """Lock ``fd``; returns False if another process has locked it, unless ``wait``.
+
+    On a file system without locks nobody else can have locked it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 @contextmanager
@@ -49,18 +64,10 @@ def turn(folders: Iterable[Path], patience: float | None = None) -> Iterator[Non
 
 def _lock(fd: int, folder: Path, patience: float) -> None:
     give_up = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                raise FolderHeldError(errno.EAGAIN, f"another process keeps a lock on {folder}") from None
-            time.sleep(_PAUSE)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            return
+    while not try_lock(fd):
+        if time.monotonic() >= give_up:
+            raise FolderHeldError(errno.EAGAIN, f"another process keeps a lock on {folder}")
+        time.sleep(_PAUSE)
 
 
 class Claim:
@@ -72,17 +79,11 @@ class Claim:
         while True:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not try_lock(self._fd):
+                    raise CommandError(f"another process goes on with the {what} in {folder}; wait for it, or stop it")
                 if os.path.lexists(self._path) and os.path.samestat(os.fstat(self._fd), self._path.lstat()):
                     return
-            except BlockingIOError:
-                self.close()
-                raise CommandError(
-                    f"another process goes on with the {what} in {folder}; wait for it, or stop it"
-                ) from None
-            except OSError as error:
-                if error.errno in _NO_LOCKS:
-                    return
+            except BaseException:
                 self.close()
                 raise
             self.close()  # its holder removed it in the meantime

@@ -160,3 +160,10 @@ def test_a_draw_of_several_steps_costs_no_more_than_as_many_passes() -> None:
     assert all(delta - 4 * error < 1e-2 for delta, error in simulated(1.0, 2, 6, two))
     assert all(delta > 0.004 for delta, _ in simulated(1.0, 2, 6, two)[:1])
     assert any(delta - 4 * error > 1e-2 for delta, error in simulated(1.0, 2, 6, one))
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.06])
+def test_a_pass_of_two_steps_at_little_noise_hides_only_which_of_them(noise: float) -> None:
+    """The step without the record then adds next to nothing to the mean of the two ratios."""
+    certain = gaussian.epsilon_at(1e-5, 1 / noise) - math.log(2)
+    assert certain <= epsilon_bound(ledger(noise, 2, 2), 1e-5) <= 1.005 * certain

@@ -163,11 +163,13 @@ def power_at(side: int, sets: int) -> dict[str, Any]:
 
     First the score by itself, then with ``COMPANY`` others and, where there is one, the fused score.
     """
+    from scipy.special import ndtri
+
     from audits.membership.fused import LEAST
-    from audits.statistics.power import detectable_auc
+    from audits.statistics.power import detectable_area_beyond
 
     print(f"power at {side} records a side", file=sys.stderr, flush=True)
-    alone = detectable_auc(side, side, LEVEL)
+    alone = detectable_area_beyond(-float(ndtri(LEVEL / 2)), side, side)
     found: dict[str, Any] = {"records_per_side": side, "sets": sets, "alone_sees": alone}
     found["alone"] = sum(_rejects(side, alone, seed, company=0)[0] for seed in range(sets)) / sets
     together = float(_together_sees(side))

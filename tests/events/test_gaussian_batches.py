@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
@@ -317,3 +318,24 @@ def test_likelihoods_beyond_floats(size: int, rate: float, noise: float) -> None
     assert exact <= found < 1.0001 * exact
     assert epsilon_of(ledger, 1e-5, (found,)).at_most(found) is True
     assert not epsilon_of(ledger, 1e-5, (0.95 * exact,)).at_most(0.95 * exact)
+
+
+def test_members_too_many_to_be_likely_do_not_dominate_a_tiny_delta() -> None:
+    """Sixty records, of which three are in the batch on average, against the mixture at 50 digits."""
+    event, delta = GroupGaussian(noise_multiplier=20, group_size=60, sample_rate=0.05), 1e-24
+    with mpmath.workdps(50):
+        rate, noise = mpmath.mpf(0.05), mpmath.mpf(20)
+        weights = [mpmath.binomial(60, j) * rate**j * (1 - rate) ** (60 - j) for j in range(61)]
+
+        def ratio(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.fsum(
+                w * mpmath.exp((j * x - mpmath.mpf(j) ** 2 / 2) / noise**2) for j, w in enumerate(weights)
+            )
+
+        def excess(x: mpmath.mpf) -> mpmath.mpf:
+            """Delta at the loss of x, less the target, as a logarithm."""
+            above = mpmath.fsum(w * mpmath.ncdf((j - x) / noise) for j, w in enumerate(weights))
+            return mpmath.log(above - ratio(x) * mpmath.ncdf(-x / noise)) - mpmath.log(delta)
+
+        exact = float(mpmath.log(ratio(mpmath.findroot(excess, (180, 230), solver="anderson"))))
+    assert exact * (1 - 1e-9) <= epsilon_bound(ledger_of(event), delta) <= exact * (1 + 1e-3)

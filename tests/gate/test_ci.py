@@ -211,14 +211,14 @@ def test_the_launcher_imports_nothing_from_the_repository_that_it_judges(root: P
     more = {**os.environ, "PYTHON": str(python)}
     call = [str(folder / "privctl"), "--version"]
     done = subprocess.run(call, cwd=judged, env=more, capture_output=True, text=True, check=True)
-    found = [Path(line) for line in done.stdout.splitlines()]
+    found = [Path(line) for line in (done.stderr + done.stdout).splitlines()]
     assert [path.parent.name for path in found] == ["venv", "pip", "privctl"]
     assert not any(path.is_relative_to(judged) for path in found)
     gitlab = " ".join(example(root, "gitlab-ci.yml")["privacy gate"]["before_script"])
     assert "python -I -m pip" in gitlab
 
 
-def test_the_launcher_refuses_an_old_python(root: Path, tmp_path: Path) -> None:
+def test_the_launcher_refuses_a_python_without_pinned_wheels(root: Path, tmp_path: Path) -> None:
     folder = launcher(root, tmp_path)
     (folder / ".environment/installed.txt").write_text("another set\n")
     (tmp_path / "old").write_text("#!/bin/sh\nexit 1\n")
@@ -226,7 +226,7 @@ def test_the_launcher_refuses_an_old_python(root: Path, tmp_path: Path) -> None:
     more = {**os.environ, "PYTHON": str(tmp_path / "old")}
     done = subprocess.run([str(folder / "privctl"), "--version"], env=more, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "older than Python 3.11" in done.stderr
+    assert "is no Python 3.11, 3.12 or 3.13, for which packages are pinned" in done.stderr
 
 
 _BARE = """

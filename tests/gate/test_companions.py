@@ -83,6 +83,11 @@ def test_one_model_throughout_passes(folder: Path) -> None:
         assert at_hand(folder, model).outcome is PASS
 
 
+def test_it_is_said_that_only_verify_compares_files_with_the_first(folder: Path) -> None:
+    (passed,) = [finding.message for finding in of(at_hand(folder), "model") if finding.outcome is PASS]
+    assert "; only privctl verify compares the files beside its weights" in passed
+
+
 @pytest.mark.parametrize("model", [True, False])
 @pytest.mark.parametrize("role", ["config", "tokenizer"])
 def test_an_audit_of_another_configuration_fails(folder: Path, role: str, model: bool) -> None:

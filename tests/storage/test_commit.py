@@ -21,7 +21,7 @@ from tests.few import few
 #: A process that dies just before the system call of the given number, once for each of the calls on its input. It
 #: holds little, so that a fork of it costs little.
 DYING = """
-import json, os, sys
+import errno, fcntl, json, os, sys
 from contextlib import ExitStack
 from pathlib import Path
 from privctl.storage import atomic, commit
@@ -41,6 +41,16 @@ def apart(stack, folder, version, folders):
     for file in pending:
         file.write_at(0, version.encode())
     return pending, [folder / "b" / "book"]
+
+def bare(stack, folder, version, folders):
+    # On a file system with neither hard links nor locks.
+    os.link, fcntl.flock = refused(errno.EPERM), refused(errno.ENOLCK)
+    return a_set(stack, folder, version, folders)
+
+def refused(number):
+    def call(*arguments):
+        raise OSError(number, os.strerror(number))
+    return call
 
 def run(make, folder, version, folders, fatal, told):
     count = 0
@@ -65,7 +75,7 @@ for line in sys.stdin:
     read, told = os.pipe()
     child = os.fork()
     if not child:
-        run({"a set": a_set, "apart": apart}[make], *call, told)
+        run({"a set": a_set, "apart": apart, "bare": bare}[make], *call, told)
     os.close(told)
     with os.fdopen(read) as stream:
         counted = stream.read()
@@ -104,17 +114,20 @@ def contents(folder: Path) -> dict[str, str]:
     return {p.name: (p / "x" if p.is_dir() else p).read_text() for p in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize(("replaced", "folders"), few([(True, False), (False, True), (True, True)], 1, 2))
+KINDS = [("a set", True, False), ("a set", False, True), ("a set", True, True), ("bare", True, True)]
+
+
+@pytest.mark.parametrize(("kind", "replaced", "folders"), few(KINDS, 1, 2, 3))
 def test_a_kill_at_every_system_call_leaves_the_old_set_or_the_new_one(
-    tmp_path: Path, write: Write, replaced: bool, folders: bool
+    tmp_path: Path, write: Write, kind: str, replaced: bool, folders: bool
 ) -> None:
-    code, calls = write("a set", new_folder(tmp_path / "whole", replaced, folders), "new", folders, 0)
+    code, calls = write(kind, new_folder(tmp_path / "whole", replaced, folders), "new", folders, 0)
     assert code == 0
     assert calls > 12
     outcomes = []
     for fatal in range(1, calls + 1):
         folder = new_folder(tmp_path / str(fatal), replaced, folders)
-        code, _ = write("a set", folder, "new", folders, fatal)
+        code, _ = write(kind, folder, "new", folders, fatal)
         assert code == 9
         recover(folder)
         found = {name: text for name, text in contents(folder).items() if not name.startswith(".")}
@@ -125,7 +138,7 @@ def test_a_kill_at_every_system_call_leaves_the_old_set_or_the_new_one(
         if found != old:
             assert not any(".kept" in p.name or ".commit" in p.name for p in folder.iterdir())
         if replaced:
-            again, _ = write("a set", folder, "again", folders, 0)
+            again, _ = write(kind, folder, "again", folders, 0)
             found = {name: text for name, text in contents(folder).items() if not name.endswith(".draft")}
             assert (again, found) == (0, dict.fromkeys(names, "again")), fatal
     assert True in outcomes

@@ -166,7 +166,7 @@ def test_a_claim_is_one_process_s_until_it_is_closed(tmp_path: Path) -> None:
 
 def test_two_that_hold_a_claim_in_turn_never_share_it(tmp_path: Path) -> None:
     """A lock on a file that its holder has removed is none."""
-    opened, flock = [], journal.fcntl.flock
+    opened, flock = [], turns.fcntl.flock
 
     def late(fd: int, operation: int) -> None:
         flock(fd, operation)

@@ -19,6 +19,7 @@ from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits import asked, error_shares, figures, joint_test
 from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.conditions import misstated_conditions
 from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
@@ -56,9 +57,6 @@ _ROUNDING = 1e-6
 #: For numbers computed twice by one formula.
 _SAME = 1e-9
 #: The normal approximation is not used with fewer records than this on one side and more than this many times as many
-#: on the other.
-_FEW, _LOPSIDED = 12, 2
-_POWER = 0.8
 #: Limits nearer than this to 0 or 1 are those of floats.
 _END = 1e-15
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
@@ -92,7 +90,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
             yield f"its verdict on {verdict.subject!r} has an outcome or a status that no measurement gives"
     for item in report.evidence:
         for wrong in (
-            _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
+            _interval(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), detectable_fault(item, report),
             alike_texts.fault(item), extraction_tests.fault(item, by_coins=by_coins),
             extraction_tests.miscounted(item, parameters.extraction or {}),
@@ -109,6 +107,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from figures.faults(report, parameters)
     yield from joint_test.baseline_faults(report.evidence)
     yield from misstated_bounds(report, parameters)
+    yield from misstated_conditions(report, parameters)
     yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secret_figures.faults(report)
@@ -283,30 +282,6 @@ def _confidence(item: Evidence, whole: float | None) -> str:
     if whole is None or not 0.5 <= whole < 1:
         return "the audit does not state the joint confidence of its intervals"
     return "" if whole <= item.confidence < 1 else f"it holds with {item.confidence:g}, the whole audit with {whole:g}"
-
-
-def _reach(item: Evidence) -> str:
-    """Whether the smallest detectable AUC matches the number of records (Hanley and McNeil 1982)."""
-    detectable, members, others = (
-        item.details.get("detectable"), item.samples.get("members", 0), item.samples.get("nonmembers", 0)
-    )  # fmt: skip
-    if not _is_auc(item) or detectable is None or min(members, others) < 1:
-        return ""
-    few, many = sorted((members, others))
-    if few < _FEW and many > _LOPSIDED * few:
-        return ""
-    normal = NormalDist()
-    needed = -normal.inv_cdf((1 - item.confidence) / 2) * math.sqrt((members + others + 1) / (12 * members * others))
-    seen = detectable - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(detectable, members, others)
-    if abs(seen) <= 1e-4:
-        return ""
-    return f"an AUC of {detectable:.4g} is not the smallest detectable with {members} members and {others} others"
-
-
-def _hanley_mcneil(area: float, members: int, others: int) -> float:
-    first, second = area / (2 - area), 2 * area**2 / (1 + area)
-    spread = area * (1 - area) + (members - 1) * (first - area**2) + (others - 1) * (second - area**2)
-    return math.sqrt(max(0.0, spread) / (members * others))
 
 
 def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:

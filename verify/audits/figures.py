@@ -39,6 +39,16 @@ _NAMED = {
     re.compile(rf".* text found in (?P<queries>{_WHOLE}) queries with probability {_RATE}"): ("queries", "probability"),
     re.compile(rf"{re.escape(_EPSILON)}{_RATE}"): ("delta",),
 }
+#: Every interval, but for those of areas, which another check knows.
+_INTERVALS = frozenset({
+    "", _EXACT, _FISHER, _BLOCKS, RELABELLED, f"{_FISHER}, times the distinct cuts", f"{_EXACT}, inverted",
+    f"{_EXACT} of both rates, each at half the error", f"{_EXACT}, as for independent secrets",
+    f"{_EXACT} for each rate, at half of alpha", "exact rank test, Bonferroni over ranks",
+    "Fisher's test with Brown's correction", "Markov's inequality, whatever the dependence",
+    "percentile bootstrap of a fitted skew normal law",
+})  # fmt: skip
+#: The method whose figure has an estimate, and says how little it is worth; and the one whose intervals others check.
+_MODEL, _TRACE = "canary exposure, extrapolated", "secret trace"
 _CLOSE, _TAIL = 1e-9, 1e-4
 #: Larger counts are not supported; the work here grows with the square root.
 _MOST = 100_000_000
@@ -162,11 +172,18 @@ _FORMS = (
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence for each figure in a form that no audit writes."""
     for item in report.evidence:
-        wrong = list(_wrong(item, parameters))
+        wrong = [*_free_words(item), *_wrong(item, parameters)]
         if not wrong and item.method == _EXTRACTION and item.quantity in BEYOND:
             wrong = [two_rates.fault(item, report.evidence)]
         yield from (f"{item.method}, {item.quantity}: {fault}" for fault in wrong if fault)
     yield from _totals(report, parameters)
+
+
+def _free_words(item: Evidence) -> Iterator[str]:
+    if item.quantity != "AUC" and item.method != _TRACE and item.interval not in _INTERVALS:
+        yield f"the interval {item.interval!r} is not one that privctl computes"
+    if item.estimate is not None and item.reason and item.method != _MODEL:
+        yield f"it has an estimate, and a reason why there is none: {item.reason!r}"
 
 
 def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
@@ -249,9 +266,9 @@ def _rate(item: Evidence) -> Iterator[str]:
     if not 0 <= errors <= allowed or (item.estimate is None) is not (allowed < 1):
         yield f"of {others} non-members {allowed} may lie above its threshold, and it counts {errors:g}"
     bound, tail = item.details["fpr_upper"], 1 - item.confidence
-    fits = bound == 1 if errors >= others else abs(at_most(int(errors), others, bound) - tail) <= _TAIL * tail + 1e-12
+    fits = bound == 1 if allowed >= others else abs(at_most(allowed, others, bound) - tail) <= _TAIL * tail + 1e-12
     if 0 < others <= _MOST and not fits:
-        yield f"{errors:g} of {others} do not give {bound:.6g} as the bound on its false positive rate"
+        yield f"{allowed} of {others} do not give {bound:.6g} as the bound on its false positive rate"
 
 
 def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:

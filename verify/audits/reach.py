@@ -1,8 +1,7 @@
-"""Whether the smallest detectable effect that an audit states follows from its counts: epsilons, extraction rates.
+"""Whether the smallest detectable effect that an audit states follows from its counts: epsilons, AUCs, rates.
 
-A gate relies on these numbers, so a number that was changed on its own must be noticed. AUCs are checked along with
-their intervals. Uses binomial sums and bisection where the audit uses the incomplete beta function. Standard library
-only.
+A gate relies on these numbers, so a number that was changed on its own must be noticed. Uses binomial sums and
+bisection where the audit uses the incomplete beta function, and tails where it uses quantiles. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,18 +9,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
 from verify.audits.terms import BEYOND, BOUND, counts_of
-from verify.laws.counts import at_most, fisher
+from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
 #: What prompts that repeat a word find beyond those of different words, and the names of both.
 _OVER_CONTROL, _PROMPTS = "prompts that give training text, beyond the control", ("repeating", "control")
 _TEXTS = ("training", "held_out")
 _POWER, _CLOSE = 0.8, 1e-4
+#: The relative tolerance of a tail, and the least skewness that an interval of an AUC counts with.
+_TAIL, _LEAST_SKEWNESS = 1e-3, 1e-4
 #: Steps of bisection on a rate.
 _HALVINGS = 60
 #: Larger counts are not supported, as for intervals.
@@ -33,6 +35,8 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
+    if item.quantity == "AUC":
+        return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)
     if item.method == BOUND and item.lower is not None:
         found = [_epsilon(item)]
     elif item.method == "extraction" and item.quantity in (_ON_TRAINING, _ON_HELD_OUT):
@@ -49,6 +53,43 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
         return ""
     return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
+
+
+def _area_fault(area: float, sizes: tuple[int, int], confidence: float) -> str:
+    """What is wrong with ``area``: in the worse direction, 1/2 must be the lower limit of its lower quantile."""
+    wrong = f"an AUC of {area:.4g} is not the smallest detectable with {sizes[0]} members and {sizes[1]} others"
+    if min(sizes) < 1 or not 0.5 < area < 1:
+        return wrong
+    tail = max(_tail_at_chance(area, *some) for some in (sizes, sizes[::-1]))
+    return "" if math.isclose(tail, (1 - confidence) / 2, rel_tol=_TAIL) else wrong
+
+
+def _tail_at_chance(area: float, first: int, second: int) -> float:
+    """With which probability the lower limit of an AUC, at its lower quantile, errs if it is 1/2.
+
+    Scores are exponential; a third of the AUC is added as one more record (``audits.statistics.metrics``).
+    """
+    pairs, square = first * second, area * area
+    spread = area * (1 - area) + (first - 1) * (area / (2 - area) - square)
+    spread += (second - 1) * (2 * square / (1 + area) - square)
+    low = area - NormalDist().inv_cdf(_POWER) * math.sqrt(max(0.0, spread) / pairs)
+    if low <= 0.5:
+        return 1.0
+    centre, variance, skew = low, 0.0, 0.0
+    odds = low / (1 - low)
+    for size, other, power, sign in ((first, second, odds, -1.0), (second, first, 1 / odds, 1.0)):
+        added = other / (first + second)
+        mean = low * (size + added / 3) / (size + added)
+        # Of V^power with V uniform, or of 1 - V^power, about the mean with the record added.
+        about = mean if sign > 0 else 1 - mean
+        raw = [1 / (1 + k * power) for k in range(4)]
+        moments = [sum(math.comb(k, i) * raw[i] * (-about) ** (k - i) for i in range(k + 1)) * sign**k for k in (2, 3)]
+        gap = low / 3 - mean
+        centre *= mean / low
+        variance += (size * moments[0] + added * gap**2) / (size + added) ** 2
+        skew += 2 * (size * moments[1] + added * gap**3) / (size + added) ** 3
+    shape = 4 / max(_LEAST_SKEWNESS, -skew / variance**1.5) ** 2
+    return gamma_beyond(shape, shape + math.sqrt(shape / variance) * (centre - 0.5))
 
 
 def _epsilon(item: Evidence) -> float:

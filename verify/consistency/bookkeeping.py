@@ -17,10 +17,12 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
+from privctl.reports.parameters import parameters_as, unknown_entries
 from verify.compare import compare, shown
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.settings import public_records
-from verify.stated import training_of
+from verify.stated import method_of, training_of
 
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
@@ -66,9 +68,12 @@ _UNCHECKED = (
     "derivatives",
     "derivatives_by",
 )
-#: Settings that an adaptive optimizer divides out, or that are only compared with how far the weights moved.
-_DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
+#: Settings that are only compared, all together, with how far the weights moved.
+_DIVIDED_OUT = ("optimizer", "clip_norm", "learning_rate", "schedule", "warmup_steps", "momentum", "beta1", "beta2")
 _ADAPTIVE = ("adam", "adamw")
+#: How an audit measured, as far as nothing else in its report reveals it.
+_UNCHECKED_OF_AUDITS = ("task", "dtype", "max_length", "canary_groups")
+_MAKERS = (TRAINING, EXTERNAL, "noise", "replay")
 #: It sets the spacing of a tensor's weights if all are smaller than it, and that spacing is a power of two.
 _PERTURBATION = "perturbation (but for its power of two)"
 
@@ -217,17 +222,16 @@ def _without_noise(report: PrivacyReport, parameters: StatedTraining) -> Iterato
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """Names the entries that no check covers; for a step that makes no model, only those quoted in its warnings."""
-    warned = ["names and most numbers in its warnings"] if report.warnings else []
-    if report.step not in (TRAINING, EXTERNAL, "noise", "replay") or not report.versions:
-        if warned:
-            yield Omission(what=_TITLE, reason=f"no check rests on {warned[0]}: an edit there may go unnoticed")
-        return
-    named = " and ".join(["library versions", *warned, *(_names(report) if report.step == TRAINING else ())])
-    yield Omission(
-        what=_TITLE,
-        reason=f"no check rests on {named}: an edit there may go unnoticed, but no guarantee rests on it",
-    )
+    """Names the entries that no check covers, and says whether a guarantee may rest on one."""
+    named = ["library versions", "its date"]
+    named += ["names and most numbers in its warnings"] if report.warnings else []
+    named += ["what it says was left out"] if report.omissions else []
+    named += ["the reasons of its verdicts"] if report.verdicts else []
+    if parameters := [*_names(report)]:
+        named.append(f"the parameters {', '.join(parameters)}")
+    but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
+    reason = f"no check rests on {', '.join(named[:-1])} and {named[-1]}: an edit there may go unnoticed{but}"
+    yield Omission(what=_TITLE, reason=reason)
     if report.step == TRAINING:
         yield from _untested_measurements(training_of(report))
     test = training_of(report).contribution_test if report.step == TRAINING else None
@@ -255,12 +259,18 @@ def _untested_measurements(parameters: StatedTraining) -> Iterator[Omission]:
 
 
 def _names(report: PrivacyReport) -> Iterator[str]:
-    parameters = training_of(report)
-    names = [name for name in _UNCHECKED if getattr(parameters, name, None) not in (None, 0)]
+    """Yields the names of the parameters that no check covers."""
+    if report.step == "audit":
+        stated, others = parameters_as(AuditParameters, report), unknown_entries(AuditParameters, report)
+        yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
+        yield from (name for name in OF_ATTACKS if name in others)
+    if report.step != TRAINING:
+        return
+    parameters, method = training_of(report), method_of(report)
+    yield from (name for name in _UNCHECKED if getattr(parameters, name, None) not in (None, 0))
     if getattr(parameters, "clip_norms", None) is not None:
-        names += ("target_unclipped_quantile", "clip_norm_learning_rate")
+        yield from ("target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
-        names.append(_PERTURBATION)
-    if parameters.optimizer in _ADAPTIVE:
-        names += _DIVIDED_OUT
-    yield f"the parameters {', '.join(names)}"
+        yield _PERTURBATION
+    elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):
+        yield from _DIVIDED_OUT

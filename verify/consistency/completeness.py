@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -12,6 +13,7 @@ from privctl.domain.guarantee import STANDING, Adjacency, Guarantee, Notion, Ris
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import BEGUN_WITH, PrivacyReport
 from privctl.reports.parameters import BudgetParameters
+from verify.compare import shown
 from verify.events import row_of
 from verify.methods import external_training
 from verify.methods.expected import EXTERNAL, TRAINING
@@ -19,6 +21,7 @@ from verify.recompute.mutual_information import unavoidable_delta
 from verify.stated import budget_of, delta_of, training_of
 
 _RATES = (0.01, 0.001)
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 #: For each step, the role of an input that it must have.
 _READS = {"noise": "model", "retrain": "data"}
 #: The roles of the files that a training reads, besides those that begin with one of ``BEGUN_WITH``, and writes.
@@ -60,7 +63,9 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
 
 
 def _of_other_steps(report: PrivacyReport) -> Iterator[str]:
-    """Verdicts and places in a log must not be stated by a step that has none."""
+    """Verdicts and places in a log must not be stated by a step that has none, nor words for a date."""
+    if report.created and not _DATE.fullmatch(report.created):
+        yield f"its date is {shown(report.created)}, which is no date and time"
     if report.verdicts and report.step not in _JUDGING:
         yield f"a step named {report.step!r} judges nothing, but it states {len(report.verdicts)} verdicts"
     if report.log is not None and report.step != "audit":

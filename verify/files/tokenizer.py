@@ -1,8 +1,8 @@
-"""Whether the released tokenizer and chat template are the ones the training started from.
+"""Whether the released tokenizer, chat template and other files are the ones the training started from.
 
-Either could reveal what the weights do not. The vocabulary, its ids, the merges and the template must be the same, if
-the files that the report names are present. Another version of transformers may write the rules for splitting text
-differently, so a difference in those is only listed as an omission.
+Each could reveal what the weights do not. The vocabulary, its ids, the merges and the template must be the same, if the
+files that the report names are present. Another version of transformers may write the rules for splitting text, and the
+settings of a tokenizer, differently, so a difference in those is only listed as an omission.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.report import BEGUN_WITH, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
-from privctl.storage.json_text import parse_json
-from privctl.storage.reader import read_text
+from privctl.storage.json_text import parse_json, shown
+from privctl.storage.reader import ADAPTER_NAME, read_text
 from verify.files.places import located
 from verify.methods.expected import TRAINING
 
@@ -28,9 +28,21 @@ _WORDS, _CONFIG, _TEMPLATE, _TEMPLATES = (
 )  # fmt: skip
 #: The vocabulary files that older tokenizers have instead of a tokenizer.json.
 _NUMBERED, _LISTED, _MERGES = "vocab.json", "vocab.txt", "merges.txt"
-_READ = (_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES, _NUMBERED, _LISTED, _MERGES)
+_WEIGHTS = ".safetensors"
 #: The parts of a tokenizer that say how it splits a text.
 _SPLITS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+#: Its parts that are compared one by one.
+_COMPARED = frozenset({*_SPLITS, "vocab", "merges", "model"})
+#: Files that are compared elsewhere, if no adapter was written, and those that are compared here.
+_CONFIGURATIONS, _DONE = (
+    frozenset({"config.json", "generation_config.json"}),
+    frozenset({_WORDS, _TEMPLATE, _TEMPLATES}),
+)
+#: What transformers notes among a tokenizer's settings without a meaning for the model; the template is compared here.
+_NOTES: dict[str, tuple[Any, ...]] = {
+    "backend": ("tokenizers",), "is_local": (True, False), "local_files_only": (True, False),
+}  # fmt: skip
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +56,13 @@ class ComparedTokenizer:
 def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
     """Compare the tokenizer that a training released with the one it started from; ``path`` is that of its report."""
     released = _files(path, report, released=True)
-    if report.step != TRAINING or not released.keys() & {_WORDS, _TEMPLATE, _TEMPLATES}:
+    if report.step != TRAINING or not released:
         return ComparedTokenizer()
     begun = _files(path, report, released=False)
     faults, left_out = [], []
+    adapter = any(PurePosixPath(artifact.path).name == ADAPTER_NAME for artifact in report.outputs)
+    elsewhere = _DONE if adapter else _DONE | _CONFIGURATIONS
+    others = [text for name in sorted(released.keys() - elsewhere) if (text := _other_file(name, released, begun))]
     try:
         before = _initial_tokenizer(begun)
         if _WORDS in released and before is not None:
@@ -67,8 +82,41 @@ def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
         left_out.append(f"what cannot be read ({fault})")
     return ComparedTokenizer(
         verdicts=tuple(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=fault) for fault in faults),
-        omissions=tuple(Omission(what="tokenizer, not compared", reason=reason) for reason in left_out),
+        omissions=tuple(
+            Omission(what=f"{what}, not compared", reason=reason)
+            for what, reasons in (("tokenizer", left_out), ("files beside the weights", others))
+            for reason in reasons
+        ),
     )
+
+
+def _other_file(name: str, released: Mapping[str, Path], begun: Mapping[str, Path]) -> str:
+    """What of the file ``name`` is not as the training began with it, or cannot be compared; "" if nothing."""
+    word = "that it is as the training wrote it is the report's word"
+    if name not in begun:
+        return f"{name}: the training began with none that is at hand, and {word}"
+    try:
+        if name.endswith(".json"):
+            before, after = _object(begun[name]), _object(released[name])
+        else:
+            before, after = ({"content": read_text(files[name])} for files in (begun, released))
+    except (PrivctlError, ValueError):
+        return f"{name}: it cannot be read, and {word}"
+    entries = [shown(key) for key in _differing(before, after) if key != "chat_template" and not _is_note(key, after)]
+    return f"{name}: its {_listed(entries)} not as in what the training began with, and {word}" if entries else ""
+
+
+def _is_note(key: str, settings: Mapping[str, Any]) -> bool:
+    return any(settings.get(key) is value or settings.get(key) == value for value in _NOTES.get(key, ()))
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+
+
+def _listed(entries: list[str]) -> str:
+    more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
+    return f"{', '.join(entries[:_SHOWN])}{more} {'is' if len(entries) == 1 else 'are'}"
 
 
 def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Path]:
@@ -79,7 +127,7 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
         if not (artifact.role == _COMPANION if released else artifact.role.startswith(BEGUN_WITH)):
             continue
         place = located(path, artifact.path)
-        if name in _READ and os.path.isfile(place):
+        if not name.endswith(_WEIGHTS) and os.path.isfile(place):
             try:
                 if digests.digest(place) == artifact.digest:
                     by_name[name] = place
@@ -125,8 +173,12 @@ def _not_compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterat
     if not any(name in before for name in _SPLITS):
         yield "how it splits a text: the files of words that the training began with do not tell"
     elif changed := [name for name in _SPLITS if before.get(name) != after.get(name)]:
-        parts = ", ".join(changed)
-        yield f"how it splits a text: its {parts} are written otherwise than in what the training began with"
+        yield f"how it splits a text: its {_listed(changed)} written otherwise than in what the training began with"
+    if "added_tokens" in before:
+        parts = {*_differing(before, after), *_differing(before["model"], after["model"])} - _COMPARED
+        parts -= {"added_tokens"} if _added(before) != _added(after) else set()
+        if others := [shown(part) for part in sorted(parts)]:
+            yield f"its {_listed(others)} written otherwise than in what the training began with"
     if new := sorted(map(str, _added(after).keys() - _known_token_ids(before).keys())):
         more = "" if len(new) == 1 else f" and {len(new) - 1} more"
         yield f"its added token {new[0]!r}{more}, which the files that the training began with do not name"

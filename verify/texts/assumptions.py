@@ -158,9 +158,9 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "than the noise multiplier is for, and clip norms follow from earlier releases alone",
     ),
     "own loop": (
-        "the loop computed the loss of each row of a batch from that row alone, trained on no other examples, left out "
-        "no batch because of what was in it, changed these weights by the steps of this optimizer only, and computed "
-        "nothing else from the examples",
+        "the loop computed the loss of each row of a batch from that row alone, changed no row by random numbers of a "
+        "known seed, trained on no other examples, left out no batch because of what was in it, changed these weights "
+        "by the steps of this optimizer only, and computed nothing else from the examples",
     ),
     "reported ledger": (
         "the history of Opacus's accountant holds every step that touched the examples, at the noise and the sampling "

@@ -90,16 +90,16 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
 
 
 def _compare_configuration(path: Path, report: PrivacyReport, output: Path, digest: Digest, found: Found) -> None:
-    """Note each entry of config.json that is not the start's; another transformers may write some otherwise."""
+    """Note each entry of the configuration that is not the start's; another transformers may write some otherwise."""
     then, now = report.versions.get(_READER), importlib.metadata.version(_READER)
     same, caveat = then == now, f"; or {_READER} {then} writes it otherwise than {now}, which is installed, reads it"
     outcome = Outcome.REFUTED if same else Outcome.INCONCLUSIVE
     try:
-        for text in changed_entries(path, report, output, digest):
+        for name, text in changed_entries(path, report, output, digest):
             reason = text if same else text + caveat
-            found.verdicts.append(Verdict(subject="config.json", outcome=outcome, reason=reason))
+            found.verdicts.append(Verdict(subject=name, outcome=outcome, reason=reason))
     except UncheckableError as fault:
-        found.omissions.append(Omission(what="config.json, not compared", reason=str(fault)))
+        found.omissions.append(Omission(what="configuration, not compared", reason=str(fault)))
 
 
 def _leave_open(reason: UncheckableError, found: Found) -> None:

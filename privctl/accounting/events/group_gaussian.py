@@ -13,12 +13,12 @@ import math
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
 from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import GaussianMixture
-from privctl.accounting.poisson_binomial import Floats, poisson_binomial
+from privctl.accounting.poisson_binomial import TAIL_OF_LOSSES, Floats, poisson_binomial
 from privctl.domain.events import GroupGaussian
 
 
 def _pair(event: GroupGaussian, lower: bool) -> RepeatedPair:
-    law = poisson_binomial((event.sample_rate,) * event.group_size)
+    law = poisson_binomial((event.sample_rate,) * event.group_size, TAIL_OF_LOSSES)
     mixture = GaussianMixture(
         shifts=tuple(law.shifts.tolist()),
         weights=tuple(law.weights.tolist()),

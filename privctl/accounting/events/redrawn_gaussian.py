@@ -23,14 +23,14 @@ from privctl.accounting.events.row import EventAccounting, NoiseSetting
 from privctl.accounting.pld.gaussian_pairs import OneOfPairs
 from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Gaussian, GaussianMixture, Pair, Sampled, Symmetrized
-from privctl.accounting.poisson_binomial import Floats, PoissonBinomial, poisson_binomial
+from privctl.accounting.poisson_binomial import TAIL_OF_LOSSES, Floats, PoissonBinomial, poisson_binomial
 from privctl.domain.events import RedrawnGaussian
 from privctl.domain.guarantee import Adjacency
 
 
 @lru_cache(maxsize=16)
 def _times_drawn(examples: int, draws: int) -> PoissonBinomial:
-    return poisson_binomial((1 / examples,) * draws)
+    return poisson_binomial((1 / examples,) * draws, TAIL_OF_LOSSES)
 
 
 def _pair(event: RedrawnGaussian, lower: bool) -> RepeatedPair:

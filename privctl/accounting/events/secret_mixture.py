@@ -8,12 +8,12 @@ from privctl.accounting.events.row import EventAccounting
 from privctl.accounting.mixtures import log_moments
 from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import GaussianMixture
-from privctl.accounting.poisson_binomial import Floats, poisson_binomial
+from privctl.accounting.poisson_binomial import TAIL_OF_LOSSES, Floats, poisson_binomial
 from privctl.domain.events import SecretMixture
 
 
 def _pair(event: SecretMixture, lower: bool) -> RepeatedPair:
-    law = poisson_binomial(event.probabilities)
+    law = poisson_binomial(event.probabilities, TAIL_OF_LOSSES)
     mixture = GaussianMixture(
         shifts=tuple(float(k) for k in law.shifts),
         weights=tuple(float(w) for w in law.weights),

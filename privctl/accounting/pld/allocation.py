@@ -150,7 +150,8 @@ def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
         first, second = _with_zero(first), _with_zero(second)
     least = max(first.values[0], second.values[0], first.values[first.values > 0][0] / 2)
     marks = np.geomspace(least * (1 - 1e-12), (first.values[-1] + second.values[-1]) * (1 + 1e-12), _MESH)
-    per_log, start = (_MESH - 1) / math.log(marks[-1] / marks[0]), math.log(marks[0])
+    start = math.log(marks[0])
+    per_log = (_MESH - 1) / (math.log(marks[-1]) - start)  # the quotient of the marks may overflow
     mass, moment = np.zeros((2, _MESH + 1))
     for row in range(0, len(first.values), _ROWS):
         sums = (first.values[row : row + _ROWS, None] + second.values).ravel()

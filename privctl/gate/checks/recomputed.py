@@ -21,6 +21,7 @@ from privctl.reports.parameters import ParametersError
 from privctl.storage.digest import NamedFiles
 from verify.audits import consistency as audit_consistency
 from verify.audits.asked import request_mismatches, unanswered_claims
+from verify.audits.canaries.conditions import check_named
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.split.drawn import check_split, check_unseen
@@ -92,7 +93,7 @@ def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Ite
 
     The ranks or scores that it kept, if they are present, give its figures again.
     """
-    checks = [check_split, check_unseen, check_reference]
+    checks = [check_split, check_unseen, check_reference, check_named]
     with suppress(ImportError):  # these need numpy, which the gate does not need for audits
         from verify.audits.evidence import check_evidence
         from verify.audits.groups import check_groups

@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.parallel import is_out_of_memory
 from privctl.train.clipping import check, promotion, rules
+from privctl.train.clipping.blocks import keeps_blocks
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
 from privctl.train.clipping.layouts import Layouts
+from privctl.train.clipping.ownership import Ownership
 from privctl.train.clipping.passes import (
     NotFiniteError,
     Pass,
@@ -70,7 +72,8 @@ class PerExample:
 
     With two ``passes``, no layer's inputs and output gradients are kept until all norms are known: a second backward
     pass adds what the first measured. Results are the same up to rounding. ``compared`` means that another engine, with
-    the same ``layouts``, has already compared the gradients of all these parameters with autograd's.
+    the same ``layouts``, has already compared the gradients of all these parameters with autograd's. With ``each_pass``
+    later passes are checked for rows of other examples, by one more backward pass unless the graph proves all in place.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class PerExample:
         passes: int = 1,
         compared: bool = False,
         layouts: Layouts | None = None,
+        each_pass: bool = False,
     ) -> None:
         self.clipping, self.passes = clipping, passes
         self._model, self._may_promote, self._layouts = model, may_promote, layouts or Layouts()
@@ -92,10 +96,12 @@ class PerExample:
             (name, module, any(id(p) in trainable_ids for p in module.parameters(recurse=False)))
             for name, module in model.named_modules()
         ]
-        self._check_parameters()
+        rules.check_parameters(self.trainable)
+        self._check_modules()
         self._bounded = bounded(model)
         self.bound_rows()
         self._promoted = {each.module: each for each in promoted}
+        self._ownership = Ownership(enabled=each_pass)
         self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
@@ -234,6 +240,8 @@ class PerExample:
                     norms = finite_norms(squares, passed.losses, check_finite=check_finite or compares)
                     if passed.expected is not None:
                         self._compare(passed, norms, passed.expected)
+                if faults := self._ownership.faults():
+                    raise NotSeparatedError(self._model, faults)
                 return passed, squares, norms
             except NotSeparatedError as found:
                 if self._leaves.shared or not self._recorder.reconsider(found.faults):
@@ -261,7 +269,8 @@ class PerExample:
     def _watch_modules(self) -> tuple[Recorder, list[list[str]]]:
         """Hooks on the modules that own trained parameters, and the parameters that are clipped together."""
         sites = promotion.sites(self._model, self.trainable, self._promoted)
-        return Recorder(self._model, sites, self._layouts), promotion.groups(sites, self.trainable, self.clipping.style)
+        recorder = Recorder(self._model, sites, self._layouts, self._ownership)
+        return recorder, promotion.groups(sites, self.trainable, self.clipping.style)
 
     def _pass(self, losses_of: Callable[[], Tensor], wanted: RowRequest | None = None) -> Pass:
         """Run a forward and a backward pass and return what they recorded, the first time with autograd's reference."""
@@ -287,6 +296,10 @@ class PerExample:
                 idle = [] if expected else sorted(self._idle & self._leaves.by_name.keys())
                 sources = [anchor, *(self._leaves.by_name[name] for name in idle)]
                 uses = dict(self._recorder.uses)  # before checkpointed layers are recomputed, which counts them again
+                proved = expected is None and self._layouts.by_rows and self._ownership.enabled and keeps_blocks(losses)
+                if self._ownership.enabled and len(losses) > 1 and not proved:
+                    with self._ownership.weighing(losses, self._run, reduced=self.reduced) as weighed:
+                        torch.autograd.grad(weighed, [anchor], retain_graph=True, allow_unused=True)
                 self._recorder.sink = measured = measurer(self.passes, uses, self.trainable, losses, expected, wanted)
                 gradients = first_backward(self.passes, losses, sources)
             except RuntimeError as error:
@@ -301,8 +314,8 @@ class PerExample:
         if self._recorder.faults:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
         if self._leaves.any_of(
-            any(gradient is not None for gradient in gradients[1:])
-        ):  # of a parameter whose use has not been compared with autograd
+            any(gradient is not None for gradient in gradients[1:]) or (proved and not self._layouts.by_rows)
+        ):  # of a parameter whose use has not been compared with autograd; or a new layout
             self._checked = False
             return self._pass(losses_of, wanted)
         passed = Pass(losses=losses, uses=uses, measured=measured, expected=expected, watched=frozenset(watched))
@@ -370,17 +383,6 @@ class PerExample:
         """If processes share the parameters, take part in the sums that the others are forming, with nothing to add."""
         if self._leaves.shared and self._latest is not None:
             self._add(self._latest, None)
-
-    def _check_parameters(self) -> None:
-        if not self.trainable:
-            raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
-        for name, parameter in self.trainable.items():
-            if parameter.dtype not in (torch.float32, torch.float64):
-                raise InputError(
-                    f"parameter {name!r} is {parameter.dtype}, in which a clipped gradient would be rounded past the "
-                    "clip norm; load it as float32 and use autocast"
-                )
-        self._check_modules()
 
     def _check_modules(self) -> None:
         for name, module, trained in self._modules:

@@ -43,6 +43,11 @@ class Layouts:
             self._known.pop(module, None)
         return bool(wrong)
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether no output is known to have its examples in the second dimension."""
+        return Layout.SECOND not in self._known.values()
+
     def forget(self) -> None:
         """Find the layouts anew in the next batch."""
         self._known.clear()

@@ -76,6 +76,7 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
     """The promoted modules, extended by the parents of the modules in ``error``, or by those that are ``shared``.
 
     The parent of a module that was not ``uncalled`` is a whole at once; an expanded module with a fault becomes one.
+    Where the parent is not called itself, because an expanded module reads its parameters, that module becomes one.
 
     Raises InputError, with the original reason, for a module that has no parent to promote.
     """
@@ -103,6 +104,7 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
             readers.add(reader.module)
             continue
         parent = _parent(model, path) if path else _whole_model(promoted)
+        parent = _readers(grown).get(parent, parent)
         if parent is None:
             raise _not_promotable(model, path, promoted, error)
         if first is not None:
@@ -153,6 +155,16 @@ def _reader(model: nn.Module, path: str, reason: str, promoted: Mapping[str, Pro
     return replace(above, mode=Mode.EXPANDED, reads=reads) if may_expand(module, reads) else None
 
 
+def _readers(promoted: Mapping[str, Promotion]) -> dict[str | None, str]:
+    """By the path of a module whose parameters are read without a call of it, the expanded module that reads them."""
+    return {
+        _below(path, child): path
+        for path, promotion in promoted.items()
+        if promotion.mode is Mode.EXPANDED
+        for child in promotion.reads
+    }
+
+
 def _not_promotable(
     model: nn.Module, path: str, promoted: Mapping[str, Promotion], error: NotSeparatedError
 ) -> InputError:
@@ -201,7 +213,7 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
     names = {id(parameter): name for name, parameter in trainable.items()}
     wholes = {path for path, promotion in promoted.items() if promotion.whole}
     expanded = {path: promotion for path, promotion in promoted.items() if promotion.mode is Mode.EXPANDED}
-    read = {_below(path, child) for path, promotion in expanded.items() for child in promotion.reads}
+    read = _readers(promoted)
     listed: list[Site] = []
     for path, module in model.named_modules():
         inside = {*wholes, *(site.name for site in listed if isinstance(site.module, rules.WHOLE))}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -80,6 +81,18 @@ def rule_for(module: nn.Module) -> Rule:
     if has_data_format(module):
         return channel_layer_norm
     return scaled_rms_norm if is_scaled_rms_norm(module) else generic
+
+
+def check_parameters(trainable: Mapping[str, nn.Parameter]) -> None:
+    """Raise InputError where there is nothing to train, or a parameter in which clipped gradients would be rounded."""
+    if not trainable:
+        raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
+    for name, parameter in trainable.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"parameter {name!r} is {parameter.dtype}, in which a clipped gradient would be rounded past the "
+                "clip norm; load it as float32 and use autocast"
+            )
 
 
 def check(name: str, module: nn.Module, *, trained: bool) -> None:

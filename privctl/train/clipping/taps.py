@@ -20,6 +20,7 @@ from privctl.train.clipping.expanded import Reading, all_copies, expanded, has_c
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.input_gradients import InputGradients, Receive
 from privctl.train.clipping.layouts import Layout, Layouts, with_rows
+from privctl.train.clipping.ownership import OwnedRows, Ownership, rows_of
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.recurrent import recurrent, with_output
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
@@ -48,8 +49,8 @@ _NOTHING = torch.empty(0)
 class Recorder:
     """Hooks on the modules of ``sites``; between ``start`` and ``stop`` they turn each use into terms."""
 
-    def __init__(self, model: nn.Module, sites: list[Site], layouts: Layouts) -> None:
-        self._sites = sites
+    def __init__(self, model: nn.Module, sites: list[Site], layouts: Layouts, ownership: Ownership) -> None:
+        self._sites, self.ownership = sites, ownership
         self._by_frequency = [
             site.module for site in sites if isinstance(site.module, nn.Embedding) and site.module.scale_grad_by_freq
         ]
@@ -123,6 +124,7 @@ class Recorder:
 
     def stop(self) -> None:
         """Stop recording and drop the sink."""
+        self.ownership.stop()
         self._watching = False
         for module in self._by_frequency:
             module.scale_grad_by_freq = True
@@ -252,8 +254,9 @@ class Recorder:
         """Hooks between which the parameters of ``site`` are expanded."""
         stack = ExitStack()
 
-        def receive(name: str, gradients: Tensor) -> None:
-            if not self._muted:
+        def receive(name: str, use: object, gradients: Tensor) -> None:
+            rows = partial(tuple, [OwnedRows(gradients)])
+            if not self._muted and self.ownership.seen(site.name, (name, use), rows, reduced=self.reduced):
                 self.reached.add(site.name)
                 self._hand_over([name], [(name, Dense(gradients))])
 
@@ -266,7 +269,7 @@ class Recorder:
             self.uses.update(set(site.parameters.values()))
             self._called.add(site.name)
             self.reduced |= torch.is_autocast_enabled(self._anchor.device.type)
-            receivers = {local: partial(receive, name) for local, name in site.parameters.items()}
+            receivers = {local: partial(receive, name, object()) for local, name in site.parameters.items()}
             reading = Reading(refuse, self._layouts.repeats(module), self._comparing)
             stack.enter_context(expanded(module, receivers, self.rows, self._anchor, reading))
 
@@ -307,7 +310,9 @@ class Recorder:
         self.reduced |= chosen.autocast[0] and site.rule in OWN_LAYOUT
 
         def receive(gradients: tuple[Tensor | None, ...], inputs_kept: tuple[Tensor, ...]) -> None:
-            if not self._muted and any(gradient is not None for gradient in gradients):
+            rows = partial(rows_of, site, gradients, owners, self._layouts, self.rows or 0)
+            reached = not self._muted and any(gradient is not None for gradient in gradients)
+            if reached and self.ownership.seen(site.name, receive, rows, reduced=self.reduced):
                 self.reached.add(site.name)
                 try:
                     self._receive(site, places, inputs_kept, gradients, chosen)
@@ -316,6 +321,7 @@ class Recorder:
                     if fault.shared:
                         self.shared.add(site.name)
 
+        owners = self.ownership.owners_of((*arguments, *keywords.values()))
         watched = self._attach_tap(site, receive, floating, inputs, arguments)
         if site.module in self._by_frequency and not site.whole:
             self._divide_by_frequency(site, inputs[0], watched[0])

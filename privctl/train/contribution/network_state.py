@@ -137,7 +137,12 @@ def seed_dropout_secretly(network: nn.Module) -> None:
     shifted its position in the batch.
     """
     if any(module.training for module in network.modules()):
-        torch.manual_seed(int.from_bytes(os.urandom(8), "big") >> 1)
+        torch.manual_seed(secret_seed())
+
+
+def secret_seed() -> int:
+    """A seed from the operating system."""
+    return int.from_bytes(os.urandom(8), "big") >> 1
 
 
 @contextmanager

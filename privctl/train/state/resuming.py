@@ -55,6 +55,8 @@ def open_folder(
                 write_bytes(folder.path / name, content)
             if job.request.method.search(job.request) is not None:  # before its first step, so no run is made twice
                 write_bytes(begun_mark(job.request.output), b"")
+            else:
+                folder.forgets_failed_start = resumed is None
             return folder
 
         return workers.in_main(opened), None if resumed is None else resumed[1]

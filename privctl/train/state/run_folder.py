@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, FileSystemError, InputError
 from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.digest import file_digest
@@ -44,6 +44,9 @@ class RunFolder:
         self.path = path
         self._fingerprint = dict(fingerprint)
         self._claim: Claim | None = None
+        #: Whether a failure in the first step, before anything was released, leaves nothing to continue or account for.
+        self.forgets_failed_start = False
+        self._steps, self._side_releases = 0, 0
         settings = json.dumps(self._fingerprint, sort_keys=True).encode()
         self._steps_begun, self._side_releases_begun = (
             ReleaseLog(path / _STEPS_BEGUN, settings),
@@ -157,10 +160,12 @@ class RunFolder:
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""
         self._steps_begun.mark(begun)
+        self._steps = begun
 
     def mark_side_releases(self, begun: int) -> None:
         """Record that ``begun`` side releases have begun, before the last of them is computed."""
         self._side_releases_begun.mark(begun)
+        self._side_releases = begun
 
     def batch_key(self) -> bytes:
         """The secret key with which the run draws batches that depend on earlier ones; made at the first call.
@@ -219,4 +224,8 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        in_first_step = self._steps <= 1 and not self._side_releases and not (self.path / STATE).exists()
+        failed = isinstance(error, Exception) and not isinstance(error, FileSystemError)  # with space, it can go on
+        if failed and in_first_step and self.forgets_failed_start:
+            remove_state(self.path)
         self._close()

@@ -13,6 +13,9 @@ A canary plays the record, or the user, for which the accountant's bound is stat
 
 With correlated noise, the rows of C times what is released have independent noise, so these rows are observed. Steps
 that began and were lost were not observed; their releases count as 0, as their noise does (``steps.correlated_noise``).
+
+Likelihood ratios are those for the stated noise, or for less if the canaries' entries scatter less: those for noise of
+1 at a rate of 0.01 hardly tell who was included if the noise is 0.5. That scatter is a function of what was released.
 """
 
 from __future__ import annotations
@@ -37,9 +40,22 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+#: The noise that entries show is overestimated by this many standard errors, so that the stated noise is seldom taken
+#: for less, and is at least this share of it.
+_ERRORS, _LEAST_NOISE = 3.0, 2.0**-10
 #: Gives a random generator for each number.
 Coins = Callable[[int], np.random.Generator]
 _SCORES = "every_step"
+
+
+def noise_shown(entries: Floats, square: float, stated: float) -> float:
+    """The standard deviation of the noise in ``entries`` (canaries,), at most ``stated``, by their mean square.
+
+    ``square`` is the mean square of an included canary's shift; every other canary is included.
+    """
+    found = math.sqrt(max(0.0, float(np.mean(entries * entries)) - square / 2))
+    found *= 1 + _ERRORS / math.sqrt(2 * len(entries))
+    return stated * min(1.0, max(_LEAST_NOISE, found / stated))
 
 
 class CanaryLaw(Protocol):
@@ -110,8 +126,14 @@ class _Mixture:
         ends = np.cumsum(np.exp(self.logs))[:-1]
         return self.shifts[np.searchsorted(ends, uniforms, side="right")]
 
-    def ratios(self, seen: Floats, noise: float) -> Floats:
-        """Log-likelihood ratios of ``seen`` between this law and no shift, with ``noise`` as the standard deviation."""
+    @property
+    def square(self) -> float:
+        """The mean square of a shift."""
+        return float(np.exp(self.logs) @ self.shifts**2)
+
+    def ratios(self, seen: Floats, stated: float) -> Floats:
+        """Log-likelihood ratios of ``seen`` between this law and no shift, with the noise shown, at most ``stated``."""
+        noise = noise_shown(seen, self.square, stated)
         total: Floats = np.full(len(seen), -math.inf)
         for shift, log in zip(self.shifts, self.logs, strict=True):
             np.logaddexp(total, log + (2 * shift * seen - shift * shift) / (2 * noise * noise), out=total)
@@ -182,7 +204,8 @@ class OncePerPassLaw:
         if step // self._bins != self._pass:
             self._scores = self.scores()
             self._total, self._seen, self._pass = np.full(self._count, -math.inf), 0, step // self._bins
-        self._total = np.logaddexp(self._total, (2 * released - 1) / (2 * self._noise**2))
+        noise = noise_shown(released, 1 / self._bins, self._noise)
+        self._total = np.logaddexp(self._total, (2 * released - 1) / (2 * noise**2))
         self._seen += 1
 
     def scores(self) -> Floats:
@@ -240,7 +263,7 @@ class CorrelatedLaw:
     With bands, no row of C mixes two turns, so each turn is a subsampled Gaussian with a ratio of its own. Buffers mix
     all turns, but a canary takes part in each with certainty, so together they are one Gaussian. Memory is a few
     numbers per canary, however many steps there are: rows of what was released, and a turn's inner product with the
-    rows that a canary adds.
+    rows that a canary adds, in units of the noise.
     """
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
@@ -273,12 +296,13 @@ class CorrelatedLaw:
         row = self._rows.row(step - self._next, np.append(released, float(step % self._interval == 0)))
         self._next = step + 1
         observed, added = row[:-1], float(row[-1])
-        self._product = self._product + added * observed
-        self._length += added * added
+        noise = noise_shown(observed, self._rate * added * added, self._noise)
+        self._product = self._product + added * observed / noise**2
+        self._length += (added / noise) ** 2
 
     def scores(self) -> Floats:
         """See ``CanaryLaw``."""
-        growth = (2 * self._product - self._length) / (2 * self._noise**2)
+        growth = self._product - self._length / 2
         absent = math.log1p(-self._rate) if self._rate < 1 else -math.inf
         return np.asarray(self._scores + np.logaddexp(absent, math.log(self._rate) + growth))
 

@@ -235,8 +235,16 @@ class Trainer:
             return nullcontext()
         # Promotion repeats a pass, and a pass that only one process repeats would break the lockstep.
         may_promote = self.promoted is None and not self.workers.lockstep
-        passes = self.recipe.clipping_passes
-        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote, passes=passes)
+        # Nor do two passes agree where rounding is random.
+        each_pass = not self.workers.lockstep and not self.precision.rounds
+        return PerExample(
+            self.network,
+            self.clipping,
+            self.promoted or (),
+            may_promote=may_promote,
+            passes=self.recipe.clipping_passes,
+            each_pass=each_pass,
+        )
 
     def _step(
         self,

@@ -83,7 +83,7 @@ def test_an_honest_training_is_not_refuted_and_half_of_the_noise_is(monkeypatch:
     (half,) = curves(found, curve)
     assert half.outcome is Outcome.REFUTED
     assert "not by the mechanism that the report states" in half.reason
-    (of_epsilon,) = claims(found, [EpsilonClaim(epsilon=2, delta=1e-5)])
+    (of_epsilon,) = claims(found, [EpsilonClaim(epsilon=2.5, delta=1e-5)])
     assert of_epsilon.outcome is not Outcome.REFUTED, "which the curve alone shows"
     (few,) = curves(simulated(51, 1.0, 0, monkeypatch), curve)
     assert few.outcome is Outcome.INCONCLUSIVE
@@ -192,7 +192,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     assert at_end.confidence == by_step.confidence == 1 - 0.025
     states = {condition["name"]: condition["state"] for condition in audit.parameters["canary_conditions"]}
     assert states["trained on the planted data"] == "checked"
-    assert on_the_curve(audit).outcome is Outcome.INCONCLUSIVE
+    assert on_the_curve(audit).outcome is Outcome.CONSISTENT
     assert list(audit_consistency.faults(audit)) == []
 
     forged = {

@@ -100,7 +100,7 @@ def test_what_nothing_detects() -> None:
 
 def test_detectable_auc_matches_simulated_intervals() -> None:
     area = detectable_auc(120, 200)
-    assert detectable_auc(1000, 1000) == pytest.approx(0.536, abs=5e-4)
+    assert detectable_auc(1000, 1000) == pytest.approx(0.5365, abs=5e-5)
     source = np.random.default_rng(3)
     shift = math.sqrt(2) * float(ndtri(area))
     found = [auc(source.normal(shift, 1, 120), source.normal(size=200)).lower > 0.5 for _ in range(400)]
@@ -108,18 +108,43 @@ def test_detectable_auc_matches_simulated_intervals() -> None:
 
 
 def test_too_few_records_detect_no_auc() -> None:
-    assert math.isnan(detectable_auc(2, 2))
+    """Not even complete separation has an interval above 1/2."""
+    for count, alpha in ((2, 0.05), (3, 0.05), (4, 0.05), (5, 0.01), (6, 0.01), (8, 0.002)):
+        assert auc(np.ones(count), np.zeros(count), alpha).lower < 0.5
+        assert math.isnan(detectable_auc(count, count, alpha))
     assert 0.9 < detectable_auc(5, 5) < 1
 
 
-def test_few_records_against_many_detect_no_more_than_as_many_coins() -> None:
-    """An interval finds the stated AUC at least four times in five, also if members differ much from one another."""
-    area = detectable_auc(10, 40)
-    assert 0.9 < area < 1
-    assert math.isnan(detectable_auc(5, 200))
-    source, shift = np.random.default_rng(3), math.sqrt(10) * float(ndtri(area))
-    found = [auc(source.normal(shift, 3, 10), source.normal(size=40)).lower > 0.5 for _ in range(200)]
-    assert np.mean(found) >= 0.8
+def scores(kind: str, area: float, sizes: tuple[int, int], source: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Members' and others' scores of this true AUC."""
+    if kind == "normal":
+        return source.normal(math.sqrt(2) * float(ndtri(area)), 1, sizes[0]), source.normal(size=sizes[1])
+    odds, sign = area / (1 - area), 1 if kind == "exponential" else -1
+    scales = (odds, 1.0) if sign > 0 else (1.0, odds)
+    one, other = (sign * source.exponential(scale, size) for scale, size in zip(scales, sizes, strict=True))
+    return one, other
+
+
+def found_share(kind: str, sizes: tuple[int, int], alpha: float, sets: int) -> float:
+    area, source = detectable_auc(*sizes, alpha), np.random.default_rng(5)
+    return float(np.mean([auc(*scores(kind, area, sizes, source), alpha).lower > 0.5 for _ in range(sets)]))
+
+
+@pytest.mark.parametrize(("sizes", "alpha"), [((8, 100), 0.05), ((13, 200), 0.002), ((200, 13), 0.002)])
+def test_few_records_against_many_detect_it_too(sizes: tuple[int, int], alpha: float) -> None:
+    assert detectable_auc(*sizes, alpha) == detectable_auc(*sizes[::-1], alpha)
+    for kind in ("normal", "exponential", "reversed"):
+        assert found_share(kind, sizes, alpha, 200) > 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["normal", "exponential", "reversed"])
+@pytest.mark.parametrize("alpha", [0.05, 0.002])
+@pytest.mark.parametrize("sizes", [(11, 11), (12, 1000), (1000, 12), (20, 20), (30, 300), (118, 118), (300, 3000)])
+def test_the_interval_detects_the_stated_auc_about_four_times_in_five(
+    kind: str, alpha: float, sizes: tuple[int, int]
+) -> None:
+    assert found_share(kind, sizes, alpha, 400) > 0.8 - 0.15
 
 
 def noticed(mu: float, claim: float, seed: int) -> float:

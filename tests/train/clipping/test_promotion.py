@@ -77,6 +77,18 @@ class Borrower(nn.Module):
         return torch.tanh(moved) * self.decay
 
 
+class InParts(nn.Module):
+    """Experts that are never called: their owner calls their layers and reads a parameter of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixture = Experts()
+        self.mixture.bias = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Experts.forward(self.mixture, x) + self.mixture.bias
+
+
 class PositionsFirst(nn.Module):
     """Has its examples in the second dimension."""
 
@@ -132,6 +144,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Mode]]] = {
     "a bias of all windows": (ShiftedWindows, {"layer.attention.bias": Mode.REPEATED}),
     "windows in another order": (lambda: ShiftedWindows(consecutive=False), {"layer": Mode.MAPPED}),
     "a child's weight": (Borrower, {"layer": Mode.EXPANDED}),
+    "experts called in parts": (InParts, {"layer": Mode.ALONE}),
     "positions first": (PositionsFirst, {}),
     "flattened rows": (lambda: nn.Sequential(nn.Flatten(0, 1), nn.Linear(8, 8), nn.Unflatten(0, (-1, PLACES))), {}),
 }

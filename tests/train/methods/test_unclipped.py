@@ -19,3 +19,4 @@ def test_a_network_that_cannot_be_differentiated_is_named(tmp_path: Path) -> Non
             "plain", tmp_path / "model", data=write_data("text-classification", tmp_path / "data"),
             output=tmp_path / "out", task="text-classification", steps=1, batch_size=2, device="cpu",
         )  # fmt: skip
+    assert not (tmp_path / "out.run").exists(), "nothing was released, and nothing can be continued"

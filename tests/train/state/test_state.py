@@ -54,6 +54,32 @@ def test_a_kill_before_the_first_state_still_counts(tmp_path: Path) -> None:
     assert (found.updates, found.steps_begun, dict(found.tensors)) == (0, 3, {})
 
 
+@pytest.mark.parametrize(
+    ("error", "steps", "sides", "forgets", "kept"),
+    [
+        (InputError, 1, 0, True, False),
+        (MemoryError, 1, 0, True, False),
+        (InputError, 2, 0, True, True),
+        (InputError, 1, 1, True, True),
+        (InputError, 1, 0, False, True),
+        (FileSystemError, 1, 0, True, True),
+        (KeyboardInterrupt, 1, 0, True, True),
+    ],
+)
+def test_a_failure_in_the_first_step_leaves_nothing_behind(
+    tmp_path: Path, error: type[BaseException], steps: int, sides: int, forgets: bool, kept: bool
+) -> None:
+    folder = RunFolder.begin(tmp_path / "run", FACTS)
+    folder.forgets_failed_start = forgets
+    with pytest.raises(error), folder:
+        for number in range(1, steps + 1):
+            folder.mark(number)
+        for number in range(1, sides + 1):
+            folder.mark_side_releases(number)
+        raise error
+    assert (tmp_path / "run").exists() is kept
+
+
 def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         key = folder.batch_key()

@@ -12,12 +12,13 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from audits.statistics.metrics import auc
 from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.canary_laws import law_of, participation_phrase
+from privctl.train.steps.canary_laws import law_of, noise_shown, participation_phrase
 from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from privctl.train.steps.step_noise import correlated
 from tests.few import few
@@ -133,7 +134,7 @@ def test_a_user_comes_with_as_many_records_as_coins_fall() -> None:
     amounts = np.concatenate([law.amounts(step, np.random.default_rng, None) for step in range(20)])
     shares = [(amounts == j).mean() for j in range(6)]
     assert shares == pytest.approx(binom.pmf(range(6), 5, 0.3), abs=0.012)
-    observed = np.random.default_rng(1).normal(size=COUNT)
+    observed = np.random.default_rng(1).normal(scale=2 * NOISE, size=COUNT)
     law.observe(0, observed)
     ratios = sum(binom.pmf(j, 5, 0.3) * np.exp((2 * j * observed - j * j) / (2 * NOISE**2)) for j in range(6))
     assert law.scores() == pytest.approx(np.log(ratios), abs=1e-9)
@@ -193,3 +194,42 @@ def test_what_was_seen_outlives_an_interruption_bit_for_bit(
     assert found.keys() == canaries.tensors().keys()
     for each, value in canaries.tensors().items():
         assert torch.equal(found[each], value), each
+
+
+@pytest.mark.parametrize("kind", ["Poisson batches", "balls and bins", "bands"])
+def test_half_of_the_noise_shows_in_rare_draws(kind: str) -> None:
+    """The ratios are those for the noise that is there, or for what is stated if that is less."""
+    more: dict[str, Any] = {
+        "Poisson batches": {}, "balls and bins": {"batches": Batches.BALLS_AND_BINS}, "bands": {"coefficients": BAND}
+    }[kind]  # fmt: skip
+    recipe = TrainingSettings(sample_rate=1 / 60, **{**RECIPE, "steps": 240, "noise_multiplier": 1.0}, **more)
+    found = {}
+    for share in (0.5, 1.0, 2.0):
+        law, source = law_of(recipe, COUNT), np.random.default_rng(6)
+        included = source.random(COUNT) < 0.5
+        noise = correlated(Less(share), recipe.coefficients, None)
+        exact = np.zeros(COUNT)
+        for step in range(recipe.steps):
+            drawn = law.amounts(step, lambda number: np.random.default_rng([9, number]), None) * included
+            sums = torch.from_numpy(drawn.copy())
+            noise.release([sums], 1.0, step)
+            law.observe(step, sums.numpy())
+            exact += np.log1p((np.exp((2 * sums.numpy() - 1) / (2 * min(1.0, share) ** 2)) - 1) / 60)
+        found[share] = roc_auc(law.scores(), included)
+        if kind == "Poisson batches":
+            assert np.corrcoef(law.scores(), exact)[0, 1] > 0.99
+    assert found[0.5] > {"Poisson batches": 0.76, "balls and bins": 0.77, "bands": 0.83}[kind]
+    assert found[0.5] > found[1.0] > found[2.0]
+
+
+def test_more_noise_than_there_is_is_never_shown() -> None:
+    source = np.random.default_rng(7)
+    honest = [noise_shown(source.normal(size=COUNT), 0.0, 1.0) for _ in range(200)]
+    assert np.mean(np.array(honest) == 1.0) > 0.98
+    assert noise_shown(source.normal(scale=0.5, size=COUNT), 0.0, 1.0) == pytest.approx(0.52, abs=0.02)
+    assert noise_shown(source.normal(scale=3.0, size=COUNT), 0.0, 1.0) == 1.0
+    assert 0 < noise_shown(np.zeros(2), 0.5, 1.0) < 0.01
+
+
+def roc_auc(scores: NDArray[Any], included: NDArray[np.bool_]) -> float:
+    return auc(scores[included], scores[~included]).value

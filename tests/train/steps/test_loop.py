@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -308,3 +309,30 @@ def test_as_many_epochs_end_as_were_asked_for(examples: int, batch: int, epochs:
     assert [step for step in range(1, steps + 1) if passes.ends_epoch(step)] == list(
         range(passes.steps_per_epoch, steps + 1, passes.steps_per_epoch)
     )
+
+
+class RarelyCentred(nn.Module):
+    """Mixes its rows, but only if one of them is unusual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(DIMENSION, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(rows)
+        return outputs - outputs.mean(0) if bool((rows.abs() > 8).any()) else outputs
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_a_network_that_mixes_records_in_a_later_batch_ends_the_run(rare: bool) -> None:
+    class Batches:
+        def batch(self, step: int) -> Any:
+            return np.array([1, 3] if not step or not rare else [0, 2])
+
+    network = RarelyCentred()
+    training = trainer(ROWS, recipe(method="dp-sgd", steps=2, noise_multiplier=1.0), Batches(), network=network)
+    if not rare:
+        assert training.run().updates == 2
+        return
+    with pytest.raises(InputError, match="mixed"):
+        training.run()

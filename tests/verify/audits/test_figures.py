@@ -24,7 +24,7 @@ _WORDS = ("reason", "subject")
 _UNSEEN = {
     "models by a threshold": frozenset[str](),
     "models by ranks": frozenset({"threshold"}),
-    "records": frozenset({"threshold", "true_positives", "fpr_certified", "detectable", "p_value"}),
+    "records": frozenset({"threshold", "true_positives", "detectable", "p_value"}),
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ CHANGED = (
 #: Entries that a report may leave out: older audits did, or others give them.
 REMOVED = (
     *CHANGED, "(matched|longest_run)_.*", "by_characters", "equal_but_for_spaces",  # of 0
-    "suffix_not_in_training", "detectable", "fpr_certified", "chance", "made [0-9]+", "epsilon_if_gaussian",
+    "suffix_not_in_training", "detectable", "chance", "made [0-9]+", "epsilon_if_gaussian",
     "undecided", "in_both",
     "extracted_cued", "extracted_not_in_training", "(training|held_out)_left_out(_extracted)?", "lower", "upper",
     "test", "bound", "interval", "level",

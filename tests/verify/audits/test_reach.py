@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import gammaincc
 from scipy.stats import binom
 
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
 from audits.extraction.counts import UncertainCount
 from audits.extraction.summary import _difference, _Rates
+from audits.membership.attack import Settings, auc_evidence
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -19,7 +21,7 @@ from tests.work import calls
 from verify.audits.consistency import faults
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.reach import detectable_fault
-from verify.laws.counts import at_most
+from verify.laws.counts import at_most, gamma_beyond
 
 
 def report(*items: Evidence) -> PrivacyReport:
@@ -57,6 +59,24 @@ def test_only_the_audit_s_own_number_stands(item: Evidence) -> None:
         forged = replace(item, details={**item.details, "detectable": other})
         assert "is not the least that it would have seen" in detectable_fault(forged, report(forged))
         assert any("is not the least" in fault for fault in faults(report(forged)))
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (8, 100), (11, 300), (300, 11), (40, 60), (1000, 1000), (400, 100_000)])
+def test_only_the_audit_s_own_area_stands(sizes: tuple[int, int]) -> None:
+    """With few records against many as well, for which a gate's ``min_power`` would otherwise take any number."""
+    member = np.arange(sum(sizes)) < sizes[0]
+    item = auc_evidence("loss", np.random.default_rng(1).normal(size=sum(sizes)), member, Settings(confidence=0.95))
+    assert detectable_fault(item, report(item)) == ""
+    for other in (item.details["detectable"] - 1e-3, item.details["detectable"] + 1e-3, 0.51, 1.0, 0.5):
+        forged = replace(item, details={**item.details, "detectable": other})
+        assert any("is not the smallest detectable" in fault for fault in faults(report(forged)))
+
+
+@pytest.mark.parametrize("shape", [0.3, 2.0, 60.0, 5e3, 9e4, 2e5, 4e8])
+def test_gamma_tails_are_scipy_s(shape: float) -> None:
+    for deviations in (-3.0, 0.0, 1.0, 3.5, 5.0):
+        least = shape + deviations * shape**0.5
+        assert gamma_beyond(shape, least) == pytest.approx(gammaincc(shape, max(0.0, least)), rel=1e-4)
 
 
 def test_undecided_held_out_texts_leave_more_than_one() -> None:

@@ -59,6 +59,7 @@ def with_template(text: str) -> Callable[[Path, Path], object]:
     ("change", "word"),
     [
         (lambda start, model: None, ""),
+        (edit("tokenizer_config.json", is_local=True, backend="tokenizers"), ""),
         (with_template("{{ messages }}"), ""),
         (edit("tokenizer.json", model={**_WORDS["model"], "merges": [["a", "b"]]}), ""),  # type: ignore[dict-item]
         (edit("tokenizer.json", model={**_WORDS["model"], "vocab": {"a": 0, "Ann Lee": 1}}), "its words"),  # type: ignore[dict-item]
@@ -76,7 +77,13 @@ def test_another_tokenizer_is_refuted(tmp_path: Path, change: Callable[[Path, Pa
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (edit("tokenizer.json", normalizer={"type": "Lowercase"}), "its normalizer are written otherwise"),
+        (edit("tokenizer.json", normalizer={"type": "Lowercase"}), "its normalizer is written otherwise"),
+        (edit("tokenizer.json", model={**_WORDS["model"], "unk_token": "Ann Lee"}), "its 'unk_token' is written"),  # type: ignore[dict-item]
+        (edit("tokenizer.json", note="Ann Lee", truncation={}), "its 'note', 'truncation' are written otherwise"),
+        (edit("tokenizer_config.json", pad_token="Ann Lee"), "tokenizer_config.json: its 'pad_token' is not as in"),
+        (edit("tokenizer_config.json", is_local="Ann Lee"), "tokenizer_config.json: its 'is_local' is not as in"),
+        (lambda start, model: (model / "README.md").write_text("Ann Lee"), "README.md: the training began with none"),
+        (lambda start, model: (model / "special_tokens_map.json").write_text("{}"), "began with none that is at hand"),
         (edit("tokenizer.json", added_tokens=[*_WORDS["added_tokens"], {"id": 9, "content": "Ann Lee"}]), "'Ann Lee'"),  # type: ignore[misc]
         (lambda start, model: (start / "tokenizer.json").unlink(), "is not at hand, or not named"),
         (lambda start, model: (model / "tokenizer.json").write_text("[]"), "what cannot be read"),
@@ -150,4 +157,5 @@ def test_what_transformers_makes_of_a_vocabulary_has_its_words(tmp_path: Path, o
 
     found = released(tmp_path, change)
     assert found.verdicts == ()
-    assert [omission.reason.split(":")[0] for omission in found.omissions] == ["how it splits a text"]
+    reasons = [omission.reason.split(":")[0] for omission in found.omissions]
+    assert reasons == ["how it splits a text", "tokenizer_config.json"]

@@ -13,6 +13,7 @@ import numpy as np
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import readable
 from privctl.storage.arrays import read_arrays
@@ -51,7 +52,7 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
         return Recounted(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
     if kept is None:
         return Recounted()
-    wrong = list(_other_coins(kept, manifest))
+    wrong = [*_other_coins(kept, manifest), *_other_groups(kept, stated)]
     items = []
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated):
@@ -93,6 +94,25 @@ def _other_coins(kept: Mapping[str, NDArray[Any]], manifest: Sequence[tuple[bool
     stated = list(zip(kept["included"].tolist(), kept["copies"].tolist(), strict=True))
     if manifest is not None and list(manifest) != stated:
         yield "what it kept of its canaries has other coins or copies than their manifest"
+
+
+def _other_groups(kept: Mapping[str, NDArray[Any]], stated: AuditParameters) -> Iterator[str]:
+    """Yields a sentence if more sets of canaries than stated were ranked among a sample, or among all secrets.
+
+    A gate takes an exposure for exact if all sets were ranked among all secrets, whose references are 0 in number.
+    """
+    if "group" not in kept:
+        return
+    scored = kept["group"] >= 0
+    counts = [len(np.unique(kept["group"][scored & (kept["references"] == 0)])), 0]
+    counts[1] = len(np.unique(kept["group"][scored])) - counts[0]
+    exact = stated.canary_exact_groups or 0
+    for count, limit, among in zip(
+        counts, (exact, (stated.canary_groups or 0) - exact), ("all secrets", "some secrets"), strict=True
+    ):
+        if count > limit:
+            ranked = counted(count, "set of canaries was", "sets of canaries were")
+            yield f"{ranked} ranked among {among}, by what it kept, and it states {limit}"
 
 
 def _faults(item: Evidence, kept: Mapping[str, NDArray[Any]], stated: AuditParameters) -> list[str] | None:

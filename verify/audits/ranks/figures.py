@@ -225,7 +225,7 @@ def true_positive_rate(members: NDArray[Any], others: NDArray[Any], rate: float,
     allowed = math.floor(rate * len(others) + 1e-9)
     threshold = float(np.sort(others)[len(others) - 1 - allowed])
     hits, errors = int((members > threshold).sum()), int((others > threshold).sum())
-    bound = _binomial(errors, len(others), 2 * alpha)[1]
+    bound = _binomial(allowed, len(others), 2 * alpha)[1]
     counts: dict[str, float] = {"true_positives": hits, "false_positives": errors, "fpr_upper": bound}
     samples = len(members), len(others)
     if allowed < 1:
