@@ -10,15 +10,11 @@ See docs/python.md.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.version import VERSION
 
 if TYPE_CHECKING:
-    import inspect
-
     from privctl.api import account, audit, audit_scores, audit_split, gate, noise, report, retrain, verify
     from privctl.integrations.audit_module import audit_module
     from privctl.integrations.from_elsewhere import from_elsewhere
@@ -68,25 +64,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class CallablePackage(ModuleType):
-    """A package that is called as the function of its name in ``privctl.api``."""
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        import inspect
-
-        return inspect.signature(self._function())
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """See the function in ``privctl.api``."""
-        return self._function()(*arguments, **options)
-
-    def _function(self) -> Any:
-        return getattr(importlib.import_module("privctl.api"), self.__name__.rpartition(".")[2])
-
-
-def make_callable(package: str) -> None:
-    """Let the imported ``package`` be called."""
-    sys.modules[package].__class__ = CallablePackage

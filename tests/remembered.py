@@ -2,9 +2,9 @@
 
 Three things: the self-test before a training, for the same network, made-up records, limits and stages; the epsilon of
 one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` and ``gate`` compute
-of one ledger, or build from one configuration. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests
-of the functions themselves compute. A test that has replaced an attribute or an entry computes too:
-``tests/reports_verified.py`` notices ``MonkeyPatch``.
+of one ledger, or build from one configuration. Only calls from inside ``privctl.cli.run``, and the verification of
+every report, are answered so; tests of the functions themselves compute. A test that has replaced an attribute or an
+entry computes too: ``tests/reports_verified.py`` notices ``MonkeyPatch``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,7 +181,7 @@ class _Pickler(pickle.Pickler):
 def bounds(draws: int | None = None) -> Iterator[None]:
     """Inside, bounds of one ledger are computed once, however many reports share it; first weights are drawn once.
 
-    The entries of one configuration are read once too, which takes building its network.
+    The network of one configuration is built once too.
 
     With ``draws``, what noise alone does to weights is known from so many at most: bounds hold all the same, and are a
     little looser.
@@ -202,7 +202,7 @@ def bounds(draws: int | None = None) -> Iterator[None]:
             (law, "_DRAWS", draws or law._DRAWS),
             (check, "law_of", _law_of(draws or law._DRAWS)),
             (start, "_network", functools.partial(_drawn, start._network)),
-            (configuration, "_entries", functools.partial(_read, configuration._entries)),
+            (configuration, "built", functools.partial(_built, configuration.built)),
         ):
             patches.enter_context(mock.patch.object(module, name, value))
         yield
@@ -237,20 +237,17 @@ def _drawn(draw: Callable[..., Any], output: Path, task: str, seed: int, start: 
     return copy.deepcopy(_NETWORKS[key])
 
 
-_ENTRIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
+_BUILT: dict[tuple[object, ...], Any] = {}
 
 
-def _read(entries: Callable[..., Any], folder: Path, output: Path, task: str) -> Mapping[str, Any]:
-    """The entries of a configuration, once for its bytes and the shapes of the tensors in ``output``."""
-    from privctl.storage.reader import open_checkpoint
-
+def _built(build: Callable[..., Any], folder: Path, path: Path, task: str, released: Any) -> Any:
+    """The network of a configuration, without weights, once for its bytes and the shapes of ``released`` tensors."""
     place = folder / "config.json"
-    with open_checkpoint(output) as released:
-        shapes = tuple((info.name, info.dtype, tuple(info.shape)) for _, info in released.tensors())
+    shapes = tuple((info.name, info.dtype, tuple(info.shape)) for _, info in released.tensors())
     key = (place.read_bytes() if place.is_file() else None, shapes, task)
-    if key not in _ENTRIES:
-        _ENTRIES[key] = entries(folder, output, task)
-    return _ENTRIES[key]
+    if key not in _BUILT:
+        _BUILT[key] = build(folder, path, task, released)
+    return copy.deepcopy(_BUILT[key])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel": {"domain"},
     "data": {"domain", "storage"},
     "models": {"domain", "storage", "data", "parallel"},
-    "noise": {"privctl", *_BASE, "randomness", "models", "data"},
+    "callable_package": set(),
+    "noise": {"callable_package", *_BASE, "randomness", "models", "data"},
     "plan": {*_BASE},
     "secrets": {*_BASE, "data"},
     "train": {*_BASE, "randomness", "models", "parallel", "data", "secrets"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "shadow": {*_BASE, "models", "parallel", "data", "train", "audits"},
     # For training loops that are not privctl's: the engine of train, an audit of what they train, a report.
     "integrations": {*_BASE, "randomness", "train", "models", "data", "audits"},
-    "gate": {"privctl", "domain", "storage", "reports", "verify"},
+    "gate": {"callable_package", "domain", "storage", "reports", "verify"},
     # Models and data are read as the training reads them; what they cost is verify's own to say.
     "verify": {"domain", "storage", "reports", "models", "data"},
     "show": {*_BASE, "plan"},

@@ -14,6 +14,7 @@ import pytest
 from audits.membership import quantile
 from privctl.accounting import ledger
 from privctl.domain.events import Ledger, SampledGaussian
+from privctl.storage.reader import open_checkpoint
 from tests import remembered, reports_verified
 from tests.reports_verified import WATCH
 
@@ -81,22 +82,24 @@ def test_a_configuration_is_read_again_once_it_or_the_model_changes(
     tmp_path: Path, write_model: Callable[..., Path]
 ) -> None:
     model = write_model(tmp_path / "model.safetensors", {"a": np.zeros((2, 3), np.float32)})
-    (tmp_path / "config.json").write_text('{"layers": 1}')
-    asked: list[tuple[Path, str]] = []
+    place = tmp_path / "config.json"
+    place.write_text('{"layers": 1}')
+    asked: list[str] = []
 
-    def entries(folder: Path, output: Path, task: str) -> dict[str, int]:
-        asked.append((folder, task))
-        return {"read": len(asked)}
+    def build(folder: Path, path: Path, task: str, released: object) -> int:
+        asked.append(task)
+        return len(asked)
 
-    def read(task: str = "causal-lm") -> int:
-        found: int = remembered._read(entries, tmp_path, model, task)["read"]
+    def built(task: str = "causal-lm") -> int:
+        with open_checkpoint(model) as released:
+            found: int = remembered._built(build, tmp_path, place, task, released)
         return found
 
-    assert (read(), read()) == (1, 1)
-    (tmp_path / "config.json").write_text('{"layers": 2}')
-    assert (read(), read()) == (2, 2)
+    assert (built(), built()) == (1, 1)
+    place.write_text('{"layers": 2}')
+    assert (built(), built()) == (2, 2)
     write_model(model, {"a": np.zeros((3, 2), np.float32)})
-    assert (read(), read(), read("masked-lm")) == (3, 3, 4)
+    assert (built(), built(), built("masked-lm")) == (3, 3, 4)
 
 
 def test_few_trees_are_for_commands_that_audit_alone() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Guarantee, Notion, Status
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import STEPS, Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import ParametersError, ProtectionParameters, ScanParameters, parameters_as
 from privctl.storage.digest import NamedFiles
@@ -30,7 +30,7 @@ from verify.audits.groups import check_groups
 from verify.audits.split.drawn import check_split, check_unseen
 from verify.consistency.account_plan import ledger_file_verdicts
 from verify.consistency.agreement import contradictions
-from verify.consistency.completeness import STEPS, gaps
+from verify.consistency.completeness import gaps
 from verify.consistency.premises import faults
 from verify.consistency.secret_plan import Part, plan_disagreements, split_by_risk
 from verify.consistency.wording import unknown_texts

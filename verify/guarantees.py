@@ -15,7 +15,7 @@ from functools import partial
 from scipy.special import ndtr
 
 from privctl.domain.events import Batches, Event, Ledger, SecretMixture, SignBits
-from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
+from privctl.domain.guarantee import STANDING, Adjacency, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import apart, upward
@@ -156,7 +156,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
         whole = Ledger(events=(row.with_noise(only, stated),))
     wanted = Adjacency.ZERO_OUT if covers_contents_only(report) else _adjacency(whole)
-    if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
+    if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _has_several_notions(whole):
         return Outcome.INCONCLUSIVE, "no single pair of neighbours fits all its events"
@@ -167,9 +167,6 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         return answer if answer[0] is Outcome.REFUTED else _with_risks(whole, guarantee, answer)
     except ledger.NoBoundError as error:
         return Outcome.INCONCLUSIVE, f"no independent bound: {error}"
-
-
-_STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def of_another_ledger(report: PrivacyReport, guarantee: Guarantee) -> bool:
@@ -194,7 +191,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     claims = [value for value in (claimed, follows) if value is not None]
     if guarantee.delta == 0:
         actual_epsilon = ledger.pure_epsilon(whole)
-    elif claims or floor is not None or guarantee.status in _STANDING:
+    elif claims or floor is not None or guarantee.status in STANDING:
         actual_epsilon = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"

@@ -18,7 +18,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import read_report
-from privctl.reports.parameters import NoiseParameters, ParametersError
+from privctl.reports.parameters import NoiseParameters, ParametersError, readable
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
@@ -35,7 +35,7 @@ from verify.files.integrity import check_chain, check_log
 from verify.files.places import at_hand, located
 from verify.files.tokenizer import check_tokenizer
 from verify.settings.public_records import PublicAtHand, check_public
-from verify.stated import readable, training_of
+from verify.stated import training_of
 from verify.weights.check import check_weights
 
 _NOT_AT_HAND = "the model is not at hand; put it there, or if it has another name now, verify it by that name"

@@ -8,8 +8,6 @@ from privctl.reports.parameters import (
     BudgetParameters,
     ExternalTrainingParameters,
     NoiseParameters,
-    Parameters,
-    ParametersError,
     ProtectionParameters,
     TrainingParameters,
     parameters_as,
@@ -36,14 +34,6 @@ def training_of(report: PrivacyReport) -> StatedTraining:
     """The parameters of a training report, read as its method's class. Raises ParametersError if unreadable."""
     method = method_of(report)
     return parameters_as(StatedTraining if method is None else method.parameters, report)
-
-
-def readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
-    """The parameters read as ``kind``; None if they are unreadable, which a check in ``verify.checks`` reports."""
-    try:
-        return parameters_as(kind, report)
-    except ParametersError:
-        return None
 
 
 def kind_of(report: PrivacyReport) -> type | None:

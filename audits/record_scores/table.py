@@ -13,6 +13,7 @@ import numpy as np
 
 from audits.record_scores.parts import attacks_in, read_parts
 from audits.scores.table import Skip
+from privctl.data.plain_rows import DELIMITERS
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
@@ -22,7 +23,6 @@ from privctl.storage.reader import read_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".ndjson")
 _PARQUET = ".parquet"
 _EXPECTED = "a CSV or TSV file whose first line names its columns, JSON lines, or Parquet"
@@ -98,9 +98,9 @@ def _parquet(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
 
 def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
     suffix = path.suffix.lower()
-    if suffix not in (*_SEPARATORS, *_LINES):
+    if suffix not in (*DELIMITERS, *_LINES):
         raise InputError(f"{path} is not a kind of file that scores of records are read from; give {_EXPECTED}")
-    rows = _lines(path) if suffix in _LINES else _table(path, _SEPARATORS[suffix], columns)
+    rows = _lines(path) if suffix in _LINES else _table(path, DELIMITERS[suffix], columns)
     member: list[bool] = []
     scores: dict[str, list[float]] = {name: [] for name in columns.scores}
     lines: dict[str, int] = {}

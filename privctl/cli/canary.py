@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, COUNT, SEED
-from privctl.cli.options import DATA, common, data_option, force, show
+from privctl.cli.options import DATA, PATH, common, data_option, force, show
 from privctl.domain.errors import ExitCode
 from privctl.domain.shown import counted
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from privctl.data.several import DataPath
     from privctl.domain.guarantee import Assumption
 
-_FILE = click.Path(path_type=Path)
 #: The significance level of an audit of canaries alone.
 _ALPHA = 0.05
 #: Included canaries that an audit needs to conclude that they left no trace.
@@ -40,9 +39,9 @@ def canary() -> None:
 
 @canary.command("plant")
 @DATA
-@click.option("-o", "--output", type=_FILE, required=True, help="File to write the planted data to; .gz compresses it.")
+@click.option("-o", "--output", type=PATH, required=True, help="File to write the planted data to; .gz compresses it.")
 @click.option(
-    "--manifest", type=_FILE, help="File to write the manifest to.  [default: NAME.canaries.json beside the output]"
+    "--manifest", type=PATH, help="File to write the manifest to.  [default: NAME.canaries.json beside the output]"
 )
 @click.option(
     "--count", type=COUNT, default=250, show_default=True, help="Number of canaries; about half are included."
@@ -66,7 +65,7 @@ def canary() -> None:
     help="Copies of each included canary; repeat it to use several numbers of copies.  [default: 1]",
 )
 @data_option("--prefix-from", "Records whose first words precede the secrets (repeatable).")
-@click.option("--tokenizer", type=_FILE, help="Model whose tokenizer --kind tokens draws from.")
+@click.option("--tokenizer", type=PATH, help="Model whose tokenizer --kind tokens draws from.")
 @click.option(
     "--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
 )
@@ -209,8 +208,8 @@ def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
 
 
 @canary.command("check")
-@click.argument("manifest", type=_FILE)
-@click.option("--data", type=_FILE, help="Planted data.  [default: the file beside MANIFEST that it names]")
+@click.argument("manifest", type=PATH)
+@click.option("--data", type=PATH, help="Planted data.  [default: the file beside MANIFEST that it names]")
 @click.option("--commitment", help="Hash of the manifest that was published before training.")
 @common
 def check_command(manifest: Path, data: Path | None, commitment: str | None, as_json: bool, quiet: bool) -> None:

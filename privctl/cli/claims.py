@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.numbers import AMOUNT, COUNT, flag
-from privctl.cli.options import common, force, show, to_standard_output, verbose
+from privctl.cli.options import PATH, common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome
@@ -62,11 +61,11 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--export``, ``--timeout``, ``--output`` and the options that all commands have."""
     command = force(common(command))
     for option in (
-        click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON report here."),
+        click.option("-o", "--output", type=PATH, help="Also write the JSON report here."),
         click.option(
             "--timeout", type=AMOUNT, default=10.0, show_default=True, help="Time limit for each proof, in seconds."
         ),
-        click.option("--export", type=click.Path(path_type=Path), help="Folder to write the proofs to, as SMT-LIB."),
+        click.option("--export", type=PATH, help="Folder to write the proofs to, as SMT-LIB."),
     ):
         command = option(command)
     return command

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import SEED
-from privctl.cli.options import common, show
+from privctl.cli.options import PATH, common, show
 from privctl.domain.mechanism import Calibration, Regime
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="New folder for all models, reports and records.  [default: privctl-demo, or the next free privctl-demo-N]",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the synthetic records.")

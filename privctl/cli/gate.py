@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from privctl.cli.configured import own_environment
 from privctl.cli.groups import WithRareOptions
-from privctl.cli.options import MODEL, common, verbose
+from privctl.cli.options import MODEL, PATH, Command, common, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CODES = {
     GateOutcome.PASS: ExitCode.OK,
@@ -53,17 +49,17 @@ _SHOWN = (
 
 
 @click.command(cls=WithRareOptions, shown=_SHOWN)
-@click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("reports", nargs=-1, type=PATH)
 @click.option("--model", type=MODEL, help="The model to release; its files must be those that the reports describe.")
 @click.option(
     "--policy",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The policy; by default ./privctl-policy.toml, or [tool.privctl.gate] in ./pyproject.toml.",
 )
 @click.option(
     "--format", "form", type=click.Choice(list(FORMATS)), help="Output format.  [default: text; json with --json]"
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write to instead of standard output.")
+@click.option("-o", "--output", type=PATH, help="File to write to instead of standard output.")
 @click.option("--init", is_flag=True, help="Print or write (-o) a starter policy that explains every key.")
 @_settings
 @common

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from privctl.data.several import DataPath
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+#: The type of arguments that name a file or folder.
+PATH = click.Path(path_type=Path)
 
 
 def debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from privctl.cli.options import debug, reports_at, show
+from privctl.cli.options import PATH, debug, reports_at, show
 from privctl.cli.options import force as force_option
 from privctl.domain.errors import CommandError
 
@@ -14,13 +14,13 @@ FORMATS = ("html", "markdown", "model-card", "intoto")
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write, or - for standard output.  "
+@click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=PATH)
+@click.option("-o", "--output", type=PATH, help="File to write, or - for standard output.  "
               "[default: a file beside the first report]")  # fmt: skip
 @click.option("--format", "kind", type=click.Choice(list(FORMATS)), help="html: one page with plots. markdown: "
               "text. model-card: a section of a README.md. intoto: an in-toto statement about the model's files.  "
               "[default: markdown for an --output that ends in .md, else html]")  # fmt: skip
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart of several models, utility against epsilon "
+@click.option("--plot", type=PATH, help="Draw a chart of several models, utility against epsilon "
               "and attacks, to FILE.svg or .png; print its numbers. A page needs --output or --format.")  # fmt: skip
 @click.option("--title", help="Title of the page.  [default: the names of the models]")
 @force_option

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import COUNT, FRACTION
-from privctl.cli.options import DATA, TEXT_COLUMN, common, force, show, verbose
+from privctl.cli.options import DATA, PATH, TEXT_COLUMN, common, force, show, verbose
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.data.several import DataPath
     from privctl.secrets.plan.targets import PosteriorTargets
 
-_FILE = click.Path(path_type=Path)
 _SWEEP = "sweep"
 
 
 @DATA
 @click.option(
-    "--secrets", type=_FILE, required=True, help="The book of secrets, made by privctl secrets scan or by you."
+    "--secrets", type=PATH, required=True, help="The book of secrets, made by privctl secrets scan or by you."
 )
 @click.option("--steps", type=COUNT, required=True, help="Steps of the training: epochs x records / batch size.")
 @click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
@@ -77,7 +76,7 @@ _SWEEP = "sweep"
     type=FRACTION,
     help="Delta of the guarantee for records.  [default: the smaller of 1e-5 and 1 / records^1.1]",
 )
-@click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
+@click.option("-o", "--output", type=PATH, help="Plan to write (.safetensors); its report is written beside it.")
 @TEXT_COLUMN
 @force
 @common

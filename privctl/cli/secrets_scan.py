@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, COUNT
-from privctl.cli.options import DATA, TEXT_COLUMN, common, force, show
+from privctl.cli.options import DATA, PATH, TEXT_COLUMN, common, force, show
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from privctl.secrets.scan.run import ScanResult
     from privctl.secrets.scan.shard import ShardResult
 
-_FILE = click.Path(path_type=Path)
 #: The defaults of ``privctl retrain dp-sgd``.
 _EPOCHS, _BATCH = 3, 64
 
 
 @DATA
-@click.option("-o", "--output", type=_FILE, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
+@click.option("-o", "--output", type=PATH, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
 @click.option(
     "--kinds",
     help="Some of card,iban,nhs,ssn,mrn,dob,key,email,phone; or none, for the options below only.  [default: all]",
@@ -36,7 +35,7 @@ _EPOCHS, _BATCH = 3, 64
 @click.option(
     "--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Each match of REGEX is a secret; repeatable."
 )
-@click.option("--literals", type=_FILE, help="File of texts, one per line, that are secrets wherever they occur.")
+@click.option("--literals", type=PATH, help="File of texts, one per line, that are secrets wherever they occur.")
 @click.option("--by", metavar="FIELD", help="Each value of FIELD is a secret of the records that have it.")
 @click.option("--rare-words", type=COUNT, metavar="N", help="Words that are in at most N records are secrets.")
 @click.option("--rare-least", type=COUNT, default=1, show_default=True, help="Fewest records of a rare word.")
@@ -162,8 +161,8 @@ def _planned(data: DataPath, text_column: str | None, book: Path, report: Privac
     return shlex.join(["privctl", "secrets", "plan", *words, "--batch-size", str(_BATCH), "-o", str(output)])
 
 
-@click.argument("parts", type=_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=_FILE, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
+@click.argument("parts", type=PATH, nargs=-1, required=True)
+@click.option("-o", "--output", type=PATH, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
 @force
 @common
 def merge(parts: tuple[Path, ...], output: Path | None, force: bool, as_json: bool, quiet: bool) -> None:

@@ -11,18 +11,16 @@ import click
 from privctl.cli.groups import WithRareOptions
 from privctl.cli.interrupted import explaining_interrupts_of_shadows
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
-from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_option, show
+from privctl.cli.options import LABEL_COLUMN, MODEL, PATH, TEXT_COLUMN, common, data_option, show
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
-from privctl.models.choices import FloatFormat, TaskName
+from privctl.models.choices import TASKS, FloatFormat
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.shadow.pool import ShadowRequest
 
-_TASKS = tuple(str(task) for task in TaskName)
-_FILE = click.Path(path_type=Path)
 #: Options of ``privctl retrain`` whose names are those of fields of its request.
 _SAME = (
     "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "warmup_steps",
@@ -43,7 +41,7 @@ _SHOWN = (
 @TEXT_COLUMN
 @LABEL_COLUMN
 @click.option("--count", type=COUNT, default=16, show_default=True, help="Number of shadow models.")
-@click.option("--task", type=click.Choice(_TASKS), metavar="TASK", help="As in privctl retrain.")
+@click.option("--task", type=click.Choice(TASKS), metavar="TASK", help="As in privctl retrain.")
 @click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the records.  [default: 3]")
 @click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs.")
 @click.option("--batch-size", type=COUNT, default=64, show_default=True, help="Average number of examples per step.")
@@ -114,7 +112,7 @@ _SHOWN = (
     show_default=True,
     help="Seed of halves, random weights and orders of records; not private.",
 )
-@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write to, or to continue in.")
+@click.option("-o", "--output", type=PATH, required=True, help="Folder to write to, or to continue in.")
 @common
 def shadow(**options: Any) -> None:
     """Train shadow models: like the audited model, each on a random half of the same records.

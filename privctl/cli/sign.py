@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import debug, force, reports_at
+from privctl.cli.options import PATH, debug, force, reports_at
 from privctl.domain.errors import CommandError, ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from privctl.reports.audit_log import AuditLog, Entry
     from privctl.reports.signing import Signer
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("reports", nargs=-1, type=_FILE)
-@click.option("--key", type=_FILE, help="Private key to sign with.")
+@click.argument("reports", nargs=-1, type=PATH)
+@click.option("--key", type=PATH, help="Private key to sign with.")
 @click.option(
-    "--check", "checks", multiple=True, type=_FILE, help="Public key to check signatures against (repeatable)."
+    "--check", "checks", multiple=True, type=PATH, help="Public key to check signatures against (repeatable)."
 )
-@click.option("--new-key", "stem", type=_FILE, help="Create the key pair NAME.key (keep it secret) and NAME.pub.")
+@click.option("--new-key", "stem", type=PATH, help="Create the key pair NAME.key (keep it secret) and NAME.pub.")
 @force
 @click.option("-q", "--quiet", is_flag=True, help="No notes.")
 @click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")

@@ -22,11 +22,10 @@ from privctl.cli.numbers import (
 )
 from privctl.cli.options import COLUMNS, DATA_PATHS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
-from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.models.choices import TASKS, LongTextPolicy
 from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, PublicOverlap, Schedule
 from privctl.train.settings.method_settings import GROUPS
 
-_TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 
@@ -46,9 +45,9 @@ def training(command: Command) -> Command:
             data_option("--held-out", "Other examples to evaluate on (repeatable).", alias="--heldout"),
             click.option(
                 "--task",
-                type=click.Choice(_TASKS),
+                type=click.Choice(TASKS),
                 metavar="TASK",
-                help=f"One of {', '.join(_TASKS)}. By default it is read from MODEL's config.json.",
+                help=f"One of {', '.join(TASKS)}. By default it is read from MODEL's config.json.",
             ),
             *COLUMNS,
             click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, SEED32
-from privctl.cli.options import TEXT_COLUMN, common, data_option, force, show, to_standard_output, verbose
+from privctl.cli.options import PATH, TEXT_COLUMN, common, data_option, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.data.several import DataPath
     from verify.run import Verification
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("report", type=_FILE)
-@click.option("-o", "--output", type=_FILE, help="File to write the report of the verdicts to.")
+@click.argument("report", type=PATH)
+@click.option("-o", "--output", type=PATH, help="File to write the report of the verdicts to.")
 @click.option("--simulate", is_flag=True, help="Also simulate the mechanism, and a small training with it.")
 @click.option(
     "--seed",
@@ -40,7 +38,7 @@ _FILE = click.Path(path_type=Path)
 @data_option("--data", "Training data, as given to retrain, to count its examples and compare digests (repeatable).")
 @data_option("--public", "Public records of the training, to count them and compare digests (repeatable).")
 @TEXT_COLUMN
-@click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
+@click.option("--plot", type=PATH, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
 @common
 @click.pass_context

@@ -12,7 +12,7 @@ from privctl.data.columns import Columns
 from privctl.data.packed import LONGEST_LINE, byte_lines, not_text
 from privctl.domain.errors import InputError
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def table_rows(file: Path, suffix: str, place: str, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -53,7 +53,7 @@ def _cells(file: Path, suffix: str, place: str) -> Iterator[tuple[int, list[str]
     if suffix == ".csv":
         reader = csv.reader(source, strict=True)
     else:
-        reader = csv.reader(source, delimiter=_DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
+        reader = csv.reader(source, delimiter=DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
     line = 1
     try:
         while (cells := _next_row(reader)) is not None:

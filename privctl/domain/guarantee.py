@@ -56,6 +56,10 @@ class Status(StrEnum):
     VOID = "void"
 
 
+#: Those of a guarantee that may be relied on, given its assumptions.
+STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
 class AssumptionState(StrEnum):
     """How an assumption is backed."""
 

@@ -16,6 +16,13 @@ from privctl.domain.notebook import Shown
 from privctl.domain.verdict import Verdict
 
 SCHEMA_VERSION = 1
+#: The steps that write reports.
+STEPS = frozenset({
+    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
+    "secrets-scan", "shadow", "verify",
+})  # fmt: skip
+#: Steps that train a model, and prefixes of the roles of the files with the weights that they began with.
+TRAININGS, BEGUN_WITH = ("retrain", "external-training"), ("start-", "base-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

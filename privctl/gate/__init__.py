@@ -1,5 +1,5 @@
 """The gate: checks reports against a policy, so that a build stops if its model is not safe enough."""
 
-import privctl
+from privctl.callable_package import make_callable
 
-privctl.make_callable(__name__)  # privctl.gate(...)
+make_callable(__name__)  # privctl.gate(...)

@@ -14,7 +14,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
-from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.integrations.report import ASSERTED, guarantee_for, premises, report_place, usual_warnings, write
 from privctl.integrations.users import Users
 
 _NAME = "opacus"
@@ -93,8 +93,7 @@ def from_opacus(
         warnings=(
             f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word",
             *_doubtful(events, examples),
-            ONE_RUN,
-            *delta_warnings(delta, examples),
+            *usual_warnings(delta, examples),
         ),
     )
 

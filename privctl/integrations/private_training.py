@@ -37,7 +37,7 @@ from privctl.integrations.own_model import (
     require_unstepped,
 )
 from privctl.integrations.private_loader import PoissonLoader
-from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.integrations.report import ASSERTED, guarantee_for, premises, report_place, usual_warnings, write
 from privctl.integrations.users import Users, require_rows
 from privctl.models.activations import fusible_activations, use_kernels
 from privctl.train.clipping.engine import ClippedBatch, PerExample
@@ -248,7 +248,7 @@ class PrivateTraining(NotATuple):
             parameters=parameters,
             mechanism=self._ledger(),
             guarantees=(guarantee,),
-            warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size), *self._users.warnings()),
+            warnings=(*usual_warnings(guarantee.delta, self._batches.size), *self._users.warnings()),
         )
 
     @property

@@ -28,13 +28,10 @@ from privctl.reports.files import (
 )
 from privctl.storage.atomic import require_absent
 from privctl.storage.reader import open_checkpoint
+from privctl.train.methods.dp_sgd import TUNING
 
 STEP = "external-training"
 ASSERTED = AssumptionState.ASSERTED
-ONE_RUN = (
-    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
-    "same data cost more"
-)
 _OWNER = "no guarantee covers this report itself: it holds the exact number of examples; keep the report to yourself"
 _LIBRARIES = ("torch", "transformers", "opacus", "numpy", "scipy", "blake3")
 
@@ -59,8 +56,9 @@ def premises(examples: int, *of_program: Assumption, users: Users) -> Iterator[A
         yield Assumption(name=name, statement=statement, state=ASSERTED)
 
 
-def delta_warnings(delta: float, examples: int) -> Iterator[str]:
-    """A warning where ``delta`` is not well below 1 / ``examples``; else nothing."""
+def usual_warnings(delta: float, examples: int) -> Iterator[str]:
+    """That the guarantee is for one run, and where ``delta`` is not well below 1 / ``examples``, that."""
+    yield TUNING
     if sentence := delta_warning(delta, examples):
         yield sentence
 

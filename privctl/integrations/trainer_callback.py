@@ -18,13 +18,11 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.integrations.report import report_place, write
 from privctl.storage.atomic import require_absent, write_bytes
+from privctl.train.logs.withheld import EXACT_MEASURES
+from privctl.train.methods.plain import UNPROTECTED
 
 _NAME = "transformers-trainer"
 _SUFFIX = ".private-audit.json"
-_UNPROTECTED = (
-    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
-)
-_WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +109,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             companion.save_pretrained(self._output)
         private = self._output.with_name(self._output.name + _SUFFIX)
         measures = [asdict(measurement) for measurement in self.history]
-        data = {"warning": _WARNING, "model": self._output.name, "membership": measures}
+        data = {"warning": EXACT_MEASURES, "model": self._output.name, "membership": measures}
         write_bytes(private, f"{json.dumps(data, indent=1)}\n".encode(), replace=self._force)
         self.report = write(
             self._output,
@@ -127,7 +125,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
                 "measured_members": len(self._members),
                 "measured_nonmembers": len(self._nonmembers),
             },
-            warnings=(_UNPROTECTED,),
+            warnings=(UNPROTECTED,),
             omissions=(
                 Omission(
                     what="how well losses told members from non-members during the training",

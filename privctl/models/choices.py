@@ -18,6 +18,7 @@ class TaskName(StrEnum):
     AUDIO_CLASSIFICATION = "audio-classification"
 
 
+TASKS = tuple(str(task) for task in TaskName)
 #: Tasks on data other than text.
 NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 #: Tasks whose records are a single text, possibly with a label.

@@ -1,5 +1,5 @@
 """Noise on finished weights: training facts, sensitivity, selection of tensors, and writing the result."""
 
-import privctl
+from privctl.callable_package import make_callable
 
-privctl.make_callable(__name__)  # privctl.noise(...)
+make_callable(__name__)  # privctl.noise(...)

@@ -35,6 +35,14 @@ def parameters_as(kind: type[Parameters], report: PrivacyReport) -> Parameters:
     return parsed
 
 
+def readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
+    """The parameters read as ``kind``; None if they are unreadable, which a check in ``verify.checks`` reports."""
+    try:
+        return parameters_as(kind, report)
+    except ParametersError:
+        return None
+
+
 def unknown_entries(kind: type, report: PrivacyReport) -> list[str]:
     """The sorted names of the parameters of ``report`` that are not fields of ``kind``."""
     return sorted(report.parameters.keys() - _names(kind))

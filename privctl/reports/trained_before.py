@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import BEGUN_WITH, TRAININGS, Artifact, PrivacyReport
 from privctl.reports.chain import ReportFiles, walk
-from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, parameters_as
+from privctl.reports.parameters import ChoicesWithoutNoise, readable
 
-#: Steps that train, and the roles of the inputs that they train on; public records have no noise added to them.
-_TRAININGS, LEARNED = ("retrain", "external-training"), ("data", "public")
+#: The roles of the inputs that a training learns from; public records have no noise added to them.
+LEARNED = ("data", "public")
 #: The roles of records that chose, without noise, which layers were quantized, and which run of a search was the best.
 _CHOSE_LAYERS, _CHOSE_RUN = "measured", "held-out"
-#: Prefixes of the roles of initial weights.
-_BEGUN_WITH = ("start-", "base-")
 
 
 def earlier_training(starts: Sequence[Path], data: Set[str]) -> Path | None:
@@ -44,15 +42,12 @@ def roles_behind(report: PrivacyReport) -> tuple[str, ...]:
 
 def _choices(report: PrivacyReport) -> ChoicesWithoutNoise:
     """The choices of the training; none if the report's entries on them cannot be read."""
-    try:
-        return parameters_as(ChoicesWithoutNoise, report)
-    except ParametersError:
-        return ChoicesWithoutNoise()
+    return readable(ChoicesWithoutNoise, report) or ChoicesWithoutNoise()
 
 
 def trainings(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:
     """(path, report) of each training run among the reports at ``starts`` and their ancestors."""
-    return ((path, report) for path, report in _chain(starts) if report.step in _TRAININGS)
+    return ((path, report) for path, report in _chain(starts) if report.step in TRAININGS)
 
 
 def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool]) -> Path | None:
@@ -62,7 +57,7 @@ def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool
     """
     for path, report in _chain(starts):
         makes = any(each.role == "model" for each in report.outputs)
-        read = [each for each in report.inputs if each.role == "model" or each.role.startswith(_BEGUN_WITH)]
+        read = [each for each in report.inputs if each.role == "model" or each.role.startswith(BEGUN_WITH)]
         if makes and read and among(read):
             return path
     return None

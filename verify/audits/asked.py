@@ -17,7 +17,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.codec import decode_value
-from privctl.reports.parameters import Parameters, ParametersError, TrainingParameters, parameters_as
+from privctl.reports.parameters import TrainingParameters, parameters_as, readable
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
@@ -117,7 +117,7 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
 
 def _other_mechanism_verdicts(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Refutes canaries that were tested against another mechanism than the one they took part in."""
-    stated = _readable(AuditParameters, report)
+    stated = readable(AuditParameters, report)
     if stated is None or not stated.canary_conditions or stated.canary_mechanism is None:
         return
     for training in own:
@@ -132,7 +132,7 @@ def _other_mechanism_verdicts(report: PrivacyReport, own: Sequence[PrivacyReport
 
 def _verdicts_on_other_units(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Refutes verdicts that treat a claim about the training's examples as a claim about another unit of privacy."""
-    stated = _readable(AuditParameters, report)
+    stated = readable(AuditParameters, report)
     if stated is None or stated.split_commitment is None or "canaries" in {item.role for item in report.inputs}:
         return
     for training in own:
@@ -143,7 +143,7 @@ def _verdicts_on_other_units(report: PrivacyReport, own: Sequence[PrivacyReport]
                 reason="the mechanism that it tested is not the one that the model's report states, of one example or "
                 "of its groups",
             )
-        trained = _readable(TrainingParameters, training) if training.step == "retrain" else None
+        trained = readable(TrainingParameters, training) if training.step == "retrain" else None
         claims = {(g.epsilon, g.delta) for g in training.guarantees if _is_claim(g)}
         if trained is None:
             continue
@@ -158,13 +158,6 @@ def _verdicts_on_other_units(report: PrivacyReport, own: Sequence[PrivacyReport]
                     reason=f"its verdict on {verdict.subject!r} is not about the examples of the training, which are "
                     + ("single records" if trained.unit is None else f"all records with one value of {trained.unit!r}"),
                 )
-
-
-def _readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
-    try:
-        return parameters_as(kind, report)
-    except ParametersError:
-        return None  # reported by another check
 
 
 def _is_claim(guarantee: Guarantee) -> bool:

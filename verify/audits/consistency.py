@@ -32,7 +32,7 @@ from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
 from verify.audits.split import groups as split_groups
-from verify.audits.terms import sides_by_coins
+from verify.audits.terms import BLIND, RELABELLED, sides_by_coins
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
 from verify.laws.counts import is_limit
 
@@ -42,12 +42,11 @@ _ADDED = "gamma, one record added"
 _DELONG_T = "DeLong, logit scale, t"
 #: Used by older audits if there is little or no variance, and disjoint pairs by still older ones.
 _CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
-_BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
-_BASELINES = (_BLIND, _LENGTH, _CONTROL)
+_LENGTH, _CONTROL = "length baseline", "reference control"
+_BASELINES = (BLIND, _LENGTH, _CONTROL)
 #: Attacks of which the control is the same on another model, and the AUC that this must be able to detect.
 _CONTROLLED, _POWERFUL = ("loss", "reference"), 0.55
 #: The interval of a score that was fitted to the records it judges, and of a difference from such a score.
-_RELABELLED = "normal, standard deviation over relabellings"
 #: The prefix of the name of another tool's scores, which are named after their column.
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
@@ -131,7 +130,7 @@ def _interval(item: Evidence) -> str:
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
     low, value, high = (float(limit) for limit in limits if limit is not None)
-    if item.interval == _RELABELLED:
+    if item.interval == RELABELLED:
         return _relabelled(item, low, value, high)
     if _is_auc(item):
         return _of_auc(item, low, value, high)
@@ -304,7 +303,7 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     if not attacks:
         return
     yield from missing_inputs(report, () if _is_of_given_scores(report, attacks) else ("members", "nonmembers"))
-    for name in (_BLIND, _LENGTH):
+    for name in (BLIND, _LENGTH):
         if name not in baselines and not _is_of_given_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
     outcome = outcome_of(report, MEMBERSHIP)
@@ -340,10 +339,10 @@ def _attributed(
     ``certain`` are the baselines whose interval shows that the records differ.
     """
     detected = set(seen)
-    if not drawn and (certain or _is_suspected(baselines.get(_BLIND))):
+    if not drawn and (certain or _is_suspected(baselines.get(BLIND))):
         detected &= {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
     if certain:
-        controlled = list(certain) == [_BLIND] and _finds_nothing(baselines.get(_CONTROL))
+        controlled = list(certain) == [BLIND] and _finds_nothing(baselines.get(_CONTROL))
         detected &= set(_CONTROLLED) if controlled else set()
     return detected
 

@@ -13,7 +13,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from verify.audits.extraction import exact_tests
-from verify.audits.terms import BEYOND, BOUND, METHODS, of_split, sides_by_coins
+from verify.audits.terms import BEYOND, BOUND, METHODS, OVER_BLIND, of_split, sides_by_coins
 
 #: The probability that any conclusion of an audit is wrong; its parts share it equally (Bonferroni).
 _ALPHA = 0.05
@@ -24,7 +24,7 @@ _BOUNDS, _TESTS, _INTERVALS, _PLAN = 0.5, 0.25, 0.25, 0.5
 #: The tests of exposures: of the canaries included, and of those left out.
 _EXPOSURES = 2
 #: Quantities of attacks on membership that have an interval.
-_MEMBERSHIP = ("AUC", "AUC over the blind baseline's", "accuracy", "precision", "recall")
+_MEMBERSHIP = ("AUC", OVER_BLIND, "accuracy", "precision", "recall")
 #: The numbers of intervals and tests of an extraction: by documents, by edit distances, of optimized prefixes, and of
 #: each other set of prompts.
 _DOCUMENTS, _DISTANCES, _PREFIXES, _OUTSIDE, _COMPARED = 4, 2, 3, 5, 2

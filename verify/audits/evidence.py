@@ -20,6 +20,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
@@ -44,23 +45,20 @@ from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
-from verify.audits.terms import NOISE
+from verify.audits.terms import BLIND, NOISE, OVER_BLIND, RELABELLED
 from verify.files.places import located
 from verify.laws.common import normal_quantile
-from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SUBJECT, _OMITTED = "evidence", "evidence not recomputed"
-_SCORE, _TESTED, _BLIND = "score.", "tested.", "blind baseline"
+_SCORE, _TESTED = "score.", "tested."
 #: Arrays that are derived from the digests of the records.
 _FOLD, _SEED = "relabelled.fold", "relabelled.seed"
 _DECIDED = {_FOLD: "U8", _SEED: "I64"}
 _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
-_BEYOND = "AUC over the blind baseline's"
 _TOLD_APART = "members cannot be told from non-members"
-_RELABELLED = "normal, standard deviation over relabellings"
 #: The sources from which figures are recomputed.
 _KEPT, _SCORES = "ranks kept", "scores in the file"
 _SHOWN = 3
@@ -293,7 +291,7 @@ class _Ranks:
 
     def of(self, item: Evidence) -> Figures | None:
         """The figures that ``item`` should state; None if these ranks do not determine them."""
-        blind = item.method == _BLIND
+        blind = item.method == BLIND
         if item.method in records_alone.METHODS and item.quantity == "AUC" and self.alone is not None:
             name = records_alone.METHODS[item.method]
             return self.alone.of_ranks(name, 1 - item.confidence, item.interval) if 0 < item.confidence < 1 else None
@@ -307,7 +305,7 @@ class _Ranks:
         if not all(map(len, sides)):
             return None
         alpha = 1 - item.confidence
-        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
+        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == RELABELLED:
             if not blind and self.relabelled is not None and self.same:
                 return self._of_fused(*sides, alpha)
             if blind and self.alone is not None:
@@ -316,7 +314,7 @@ class _Ranks:
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
             return auc_with_interval(*sides, alpha, item.interval)
-        if item.quantity == _BEYOND:
+        if item.quantity == OVER_BLIND:
             return self._beyond(scores, alpha, fitted=item.method == FUSED)
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
@@ -381,13 +379,13 @@ def _unsupported_conclusions(report: PrivacyReport, recomputed: bool) -> Iterato
     calm = any(v.subject == _TOLD_APART and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
     for item in report.evidence if report.step == "audit" and calm else ():
         chance = item.details.get("chance")
-        if item.quantity != _BEYOND and chance is not None and item.lower is not None and item.lower > chance:
+        if item.quantity != OVER_BLIND and chance is not None and item.lower is not None and item.lower > chance:
             yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
             return
     stated = readable(AuditParameters, report)
     confidence = None if stated is None else stated.confidence
     if recomputed and confidence is not None:
-        kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
+        kinds = [i for i in report.evidence if i.quantity in ("AUC", OVER_BLIND) or _RATE.fullmatch(i.quantity)]
         spent = sum(1 - item.confidence for item in kinds)
         if spent > (1 - confidence) * (1 + ROUNDING) + 1e-12:
             yield (

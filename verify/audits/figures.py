@@ -18,7 +18,7 @@ from verify.audits import two_rates
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.ranks.bound import METHOD as RANK
-from verify.audits.terms import BEYOND, sides_by_coins
+from verify.audits.terms import BEYOND, BLIND, OVER_BLIND, RELABELLED, sides_by_coins
 from verify.laws.counts import at_most, rank_with_rate
 
 _EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
@@ -29,8 +29,7 @@ _SIDES, _MODELS = frozenset({"members", "nonmembers"}), frozenset({"with", "with
 _COUNTED = frozenset({"texts", "extracted"})
 _TWICE = frozenset({"training_texts", "training_extracted", "held_out_texts", "held_out_extracted", "chance"})
 _TESTED = frozenset({"p_value", "level", "detected", "chance"})
-_BASELINES = ("blind baseline", "length baseline", "reference control")
-_RELABELLED = "normal, standard deviation over relabellings"
+_BASELINES = (BLIND, "length baseline", "reference control")
 _EPSILON, _MU = "epsilon lower bound at delta ", "lower bound on mu of Gaussian differential privacy"
 #: For each side, the name of the sample that counts its texts.
 _SAMPLES = {"training": "training", "held-out": "held_out"}
@@ -42,7 +41,7 @@ _NAMED = {
 }
 #: Every interval, but for those of areas, which another check knows.
 _INTERVALS = frozenset({
-    "", _EXACT, _FISHER, _BLOCKS, _RELABELLED, f"{_FISHER}, times the distinct cuts", f"{_EXACT}, inverted",
+    "", _EXACT, _FISHER, _BLOCKS, RELABELLED, f"{_FISHER}, times the distinct cuts", f"{_EXACT}, inverted",
     f"{_EXACT} of both rates, each at half the error", f"{_EXACT}, as for independent secrets",
     f"{_EXACT} for each rate, at half of alpha", "exact rank test, Bonferroni over ranks",
     "Fisher's test with Brown's correction", "Markov's inequality, whatever the dependence",
@@ -190,10 +189,10 @@ def _free_words(item: Evidence) -> Iterator[str]:
 def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
     if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in (*parameters.attack, *_BASELINES):
         yield "it is of no attack that the report's parameters name"
-    if item.quantity.startswith("AUC") and item.quantity not in ("AUC", "AUC over the blind baseline's"):
+    if item.quantity.startswith("AUC") and item.quantity not in ("AUC", OVER_BLIND):
         yield "no audit measures anything of that name"
     if item.quantity.startswith("AUC over") and (
-        item.interval != _RELABELLED or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper)
+        item.interval != RELABELLED or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper)
     ):
         yield f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
     if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:

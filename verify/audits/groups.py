@@ -18,9 +18,9 @@ from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from verify.audits.terms import sides_by_coins
 from verify.files.places import as_recorded
-from verify.stated import readable
 
 _SUBJECT = "audited groups"
 _SIDES = ("members", "nonmembers")

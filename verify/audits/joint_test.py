@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence, JointTest
 from privctl.domain.shown import counted
+from verify.audits.terms import BLIND, OVER_BLIND
 
 _POWER, _ROUNDING, _TAIL = 0.8, 1e-6, 1e-4
 #: Attacks whose scores depend on the labels, so that other scores are tested under relabelling.
@@ -23,7 +24,6 @@ _OTHER_SCORES = ("quantile", "midpoint")
 _WIDEST = 3.0
 #: Fitted to the labels, so that under relabelling its AUC has another mean and varies more than that of fixed scores.
 _FUSED = "fused"
-_BLIND, _OVER = "blind baseline", "AUC over the blind baseline's"
 #: What relabellings and rounding may add to a bound.
 _SLACK = 1.2
 
@@ -130,14 +130,14 @@ def _deviation(members: int, others: int) -> float:
 def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
     """Yields one sentence for each deviation of the blind baseline, or of a difference from it, that cannot be."""
     areas = {item.method: item for item in evidence if item.quantity == "AUC" and item.estimate is not None}
-    blind = areas.get(_BLIND)
+    blind = areas.get(BLIND)
     if blind is None or "deviation" not in blind.details or min(_sizes(blind)) < 2:
         return
     fixed = _deviation(*_sizes(blind))
     if blind.details["deviation"] > _WIDEST * fixed:
-        yield f"{_BLIND}, AUC: no relabelling of so many records gives a deviation of {blind.details['deviation']:.4g}"
+        yield f"{BLIND}, AUC: no relabelling of so many records gives a deviation of {blind.details['deviation']:.4g}"
     for item in evidence:
-        if item.quantity != _OVER or item.method not in areas or "deviation" not in item.details:
+        if item.quantity != OVER_BLIND or item.method not in areas or "deviation" not in item.details:
             continue
         margin = fixed * (_WIDEST if item.method == _FUSED else 1)
         most = max(
@@ -145,8 +145,8 @@ def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
         )
         if item.details["deviation"] > _SLACK * most:
             yield (
-                f"{item.method}, {_OVER}: its deviation is {item.details['deviation']:.4g}, and that of such scores is "
-                f"{most:.4g} at most"
+                f"{item.method}, {OVER_BLIND}: its deviation is {item.details['deviation']:.4g}, and that of such "
+                f"scores is {most:.4g} at most"
             )
 
 

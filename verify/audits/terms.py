@@ -20,6 +20,10 @@ CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
 NO_BOUNDS = "bounds from the split"
 #: The quantities that compare rates on training text with rates on held-out text.
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+#: The blind baseline, and the AUC beyond it.
+BLIND, OVER_BLIND = "blind baseline", "AUC over the blind baseline's"
+#: The interval of an AUC whose standard deviation comes from relabellings.
+RELABELLED = "normal, standard deviation over relabellings"
 #: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 

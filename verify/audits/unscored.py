@@ -13,11 +13,11 @@ from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.audits.recounted import kept_file
-from verify.stated import readable
 
 #: The reasons for leaving out a record, by their numbers in the file.
 REASONS = {

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from privctl.domain.guarantee import Adjacency, Notion, Scope
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import BEGUN_WITH, PrivacyReport
 from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.header import elements_of
@@ -240,7 +240,7 @@ def _settings(parameters: StatedTraining, choices: Mapping[str, tuple[str, ...]]
 def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """Initial weights must come from a file of weights if and only if they are not random."""
     began = parameters.initial_weights
-    read = any(a.role.startswith(("start-", "base-")) and a.role.endswith(".safetensors") for a in report.inputs)
+    read = any(a.role.startswith(BEGUN_WITH) and a.role.endswith(".safetensors") for a in report.inputs)
     if began not in ("random", "checkpoint") or (began == "random") is read:
         files = "files of weights are among its inputs" if read else "no file of weights is among its inputs"
         yield f"its training is said to have begun with {shown(began)} weights, but {files}"

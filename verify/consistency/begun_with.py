@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from privctl.domain.guarantee import AssumptionState
-from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, TrainingParameters, parameters_as
+from privctl.domain.report import BEGUN_WITH, TRAININGS, PrivacyReport
+from privctl.reports.parameters import ChoicesWithoutNoise, TrainingParameters, parameters_as, readable
 
-_STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
-_TRAININGS = ("retrain", "external-training")
+_MODEL, _DATA = "model", "data"
 #: Roles of the records that a training learns from; to the gradients of public ones it adds no noise.
 LEARNED = (_DATA, "public")
 #: Roles of records that chose, without noise, the layers to quantize and the best run of a search.
@@ -55,7 +54,7 @@ def trainings_behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) ->
     """
     found: list[PrivacyReport] = []
     for each in (report, *_ancestors(report, parents)):
-        if each.step in _TRAININGS and each not in found:
+        if each.step in TRAININGS and each not in found:
             found.append(each)
     return found
 
@@ -65,8 +64,8 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
 
     ``untouched`` maps tensors to the reason why they got no noise. Batch normalisation statistics are not trained.
     """
-    training = next((each for each in _ancestors(report, parents) if each.step in _TRAININGS), None)
-    if training is None or training.step != _TRAININGS[0]:
+    training = next((each for each in _ancestors(report, parents) if each.step in TRAININGS), None)
+    if training is None or training.step != "retrain":
         return
     globs = parameters_as(TrainingParameters, training).trained or ("*",)
     for name, reason in untouched.items():
@@ -84,10 +83,7 @@ def roles_behind(training: PrivacyReport) -> tuple[str, ...]:
 
 def _choices(training: PrivacyReport) -> ChoicesWithoutNoise:
     """The choices of ``training``; none if its entries on them cannot be read, which other checks report."""
-    try:
-        return parameters_as(ChoicesWithoutNoise, training)
-    except ParametersError:
-        return ChoicesWithoutNoise()
+    return readable(ChoicesWithoutNoise, training) or ChoicesWithoutNoise()
 
 
 def _read(report: PrivacyReport, *roles: str) -> set[str]:
@@ -108,7 +104,7 @@ def _ancestors(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Itera
 
 
 def _weights_read(report: PrivacyReport) -> set[str]:
-    return {file.digest for file in report.inputs if file.role == _MODEL or file.role.startswith(_STARTS)}
+    return {file.digest for file in report.inputs if file.role == _MODEL or file.role.startswith(BEGUN_WITH)}
 
 
 def _read_as_model(report: PrivacyReport) -> set[str]:

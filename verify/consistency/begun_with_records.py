@@ -14,7 +14,7 @@ from privctl.data.contents import contents_at, first_shared, users_at
 from privctl.data.recorded import data_as_recorded
 from privctl.data.several import DataPath
 from privctl.domain.errors import PrivctlError
-from privctl.domain.guarantee import AssumptionState, Guarantee, Status
+from privctl.domain.guarantee import STANDING, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
@@ -26,7 +26,6 @@ _NAME, _DATA = "starting weights", "data"
 #: For the role of records that chose something without noise: the assumption that they are public, and what they chose.
 _PUBLIC = {"measured": "public measurements", "held-out": "selection"}
 _CHOSE = {"measured": "layers were measured on", "held-out": "the best run was chosen by"}
-_STANDING = (Status.PROVED, Status.CONDITIONAL)
 #: One report and its path.
 Placed = tuple[Path, PrivacyReport]
 
@@ -96,7 +95,7 @@ def _shared(own: Placed, earlier: Placed, role: str, files: NamedFiles) -> str:
 
 def _rests_on_it(guarantee: Guarantee) -> bool:
     violated = (a.name == _NAME and a.state is AssumptionState.VIOLATED for a in guarantee.assumptions)
-    return guarantee.status in _STANDING and not any(violated)
+    return guarantee.status in STANDING and not any(violated)
 
 
 def _records(path: Path, report: PrivacyReport, role: str, files: NamedFiles) -> tuple[DataPath, Columns] | None:

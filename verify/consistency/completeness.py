@@ -9,9 +9,9 @@ from pathlib import PurePath
 from types import NoneType
 
 from privctl.domain.events import Batches, Ledger, SignBits
-from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.guarantee import STANDING, Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import BEGUN_WITH, PrivacyReport
 from privctl.reports.parameters import BudgetParameters
 from verify.compare import shown
 from verify.events import row_of
@@ -20,17 +20,12 @@ from verify.methods.expected import EXTERNAL, TRAINING
 from verify.recompute.mutual_information import unavoidable_delta
 from verify.stated import budget_of, delta_of, training_of
 
-STEPS = frozenset({
-    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
-    "secrets-scan", "shadow", "verify",
-})  # fmt: skip
 _RATES = (0.01, 0.001)
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 #: For each step, the role of an input that it must have.
 _READS = {"noise": "model", "retrain": "data"}
-#: The roles of the files that a training reads, besides those that begin with one of ``_BEGUN_WITH``, and writes.
+#: The roles of the files that a training reads, besides those that begin with one of ``BEGUN_WITH``, and writes.
 _READ_BY_TRAINING = frozenset({"data", "held-out", "public", "measured", "plan"})
-_BEGUN_WITH = ("start-", "base-")
 _WRITTEN_BY_TRAINING = frozenset({"model", "companion", "updates", "numbers"})
 #: Steps that judge claims.
 _JUDGING = frozenset({"audit", "claims", "inspect", "verify"})
@@ -41,7 +36,6 @@ _MECHANISMS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 #: Steps that write all weights to a single file.
 _ONE_FILE = (TRAINING, "replay")
-_STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def gaps(report: PrivacyReport) -> Iterator[str]:
@@ -91,7 +85,7 @@ def _files(report: PrivacyReport) -> Iterator[str]:
 def _roles(report: PrivacyReport) -> Iterator[str]:
     """A training's files must have roles that are known here: other checks find the records that it read by them."""
     for artifact in report.inputs:
-        if artifact.role not in _READ_BY_TRAINING and not artifact.role.startswith(_BEGUN_WITH):
+        if artifact.role not in _READ_BY_TRAINING and not artifact.role.startswith(BEGUN_WITH):
             yield f"it read {artifact.path} as {artifact.role!r}, which is no role of a file that a training reads"
     for artifact in report.outputs:
         if artifact.role not in _WRITTEN_BY_TRAINING:
@@ -144,7 +138,7 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
         in_floats = any(row_of(event).in_floats for event in mechanism.events)
         noised = in_floats and _is_rounded(report)
-    stands = guarantee.status in _STANDING and guarantee.epsilon is not None
+    stands = guarantee.status in STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
         yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
 
@@ -160,7 +154,7 @@ def _is_rounded(report: PrivacyReport) -> bool:
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """A bound from the whole trade-off curve must state the standard risks, and no bound may state others."""
     counts = Counter((risk.measure, risk.at) for risk in guarantee.risks)
-    if guarantee.status not in _STANDING:
+    if guarantee.status not in STANDING:
         return
     budget = budget_of(report)
     wanted: set[tuple[RiskMeasure, float | None]] = {

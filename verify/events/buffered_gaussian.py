@@ -10,23 +10,21 @@ from geometric series, pass by pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
-from privctl.domain.events import Batches, BufferedGaussian, Event, SampledGaussian
-from privctl.domain.guarantee import Adjacency
+from privctl.domain.events import BufferedGaussian, SampledGaussian
 from privctl.reports.parameters import BudgetParameters
-from verify.events import sampled_gaussian
-from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+from verify.events.fixed_order import row_of_passes
+from verify.events.row import OF_STEPS, Draw, Floats, PlannedAs
 
 #: The precision in bits for summing series.
 _BITS = 256
-_GAUSSIAN = sampled_gaussian.ROW
 
 
 @lru_cache(maxsize=64)
@@ -68,26 +66,6 @@ def _whole(event: BufferedGaussian) -> SampledGaussian:
     return SampledGaussian(noise_multiplier=event.noise_multiplier / high)
 
 
-def _parts(event: BufferedGaussian) -> list[tuple[Event, int]]:
-    return [(_whole(event), 1)]
-
-
-def _cells(event: BufferedGaussian, attained_only: bool) -> CellMaker:
-    return _GAUSSIAN.cells(_whole(event), attained_only)
-
-
-def _drawn(event: BufferedGaussian) -> Batches | None:
-    return None if event.sample_rate == 1 else Batches.FIXED_ORDER
-
-
-def _once(event: BufferedGaussian) -> DeltaOfRatio | None:
-    return _GAUSSIAN.once(_whole(event)) if event.steps == 1 else None
-
-
-def _toy(event: BufferedGaussian) -> Callable[[int], Draw]:
-    return lambda steps: toy_training(event, steps)
-
-
 def toy_training(event: BufferedGaussian, steps: int, *, noise: float = 1.0) -> Draw:
     """Draws losses of runs of ``steps`` steps that release X + W with C W = Z, for the first record.
 
@@ -127,23 +105,15 @@ def _more(parameters: Any) -> dict[str, Any]:
     return {} if parameters.buffers is None else {"buffers": parameters.buffers}
 
 
-ROW = EventVerification(
-    planned=PlannedAs(
+ROW = row_of_passes(
+    PlannedAs(
         mechanism="blt",
         parameters=BufferedParameters,
         fields={"noise_multiplier": ("noise_multiplier", None), **OF_STEPS},
         solved={"noise multiplier": "noise_multiplier"},
         more=_more,
     ),
-    neighbours=lambda event: Adjacency.ZERO_OUT,
-    chances=lambda event: (event.sample_rate,),
-    drawn=_drawn,
-    cells=_cells,
-    parts=_parts,
-    squared_shift=lambda event: _whole(event).noise_multiplier ** -2,
-    once=_once,
-    toy=_toy,
-    noise=lambda event: event.noise_multiplier,
-    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
-    in_floats=True,
+    _whole,
+    lambda event: _whole(event).noise_multiplier ** -2,
+    toy_training,
 )

@@ -8,20 +8,17 @@ many clip norms as it has steps below it, and all nodes together by the root of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from privctl.domain.events import Batches, Event, SampledGaussian, TreeGaussian
-from privctl.domain.guarantee import Adjacency
+from privctl.domain.events import SampledGaussian, TreeGaussian
 from privctl.reports.parameters import BudgetParameters
-from verify.events import sampled_gaussian
-from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+from verify.events.fixed_order import row_of_passes
+from verify.events.row import OF_STEPS, Draw, Floats, PlannedAs
 
 Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
-_GAUSSIAN = sampled_gaussian.ROW
 
 
 @lru_cache(maxsize=64)
@@ -58,26 +55,6 @@ def _whole(event: TreeGaussian) -> SampledGaussian:
     return SampledGaussian(noise_multiplier=1 / math.sqrt(_squared_shift(event)))
 
 
-def _parts(event: TreeGaussian) -> list[tuple[Event, int]]:
-    return [(_whole(event), 1)]
-
-
-def _cells(event: TreeGaussian, attained_only: bool) -> CellMaker:
-    return _GAUSSIAN.cells(_whole(event), attained_only)
-
-
-def _drawn(event: TreeGaussian) -> Batches | None:
-    return None if event.sample_rate == 1 else Batches.FIXED_ORDER
-
-
-def _once(event: TreeGaussian) -> DeltaOfRatio | None:
-    return _GAUSSIAN.once(_whole(event)) if event.steps == 1 else None
-
-
-def _toy(event: TreeGaussian) -> Callable[[int], Draw]:
-    return lambda steps: toy_training(event, steps)
-
-
 def toy_training(event: TreeGaussian, steps: int, *, noise: float = 1.0) -> Draw:
     """Draws losses of ``steps`` steps that release every node once it is complete, for the first record.
 
@@ -111,22 +88,14 @@ class TreeParameters(BudgetParameters):
     tree_steps: int | None = None
 
 
-ROW = EventVerification(
-    planned=PlannedAs(
+ROW = row_of_passes(
+    PlannedAs(
         mechanism="tree",
         parameters=TreeParameters,
         fields={"noise_multiplier": ("noise_multiplier", None), "tree_steps": ("leaves", None), **OF_STEPS},
         solved={"noise multiplier": "noise_multiplier"},
     ),
-    neighbours=lambda event: Adjacency.ZERO_OUT,
-    chances=lambda event: (event.sample_rate,),
-    drawn=_drawn,
-    cells=_cells,
-    parts=_parts,
-    squared_shift=_squared_shift,
-    once=_once,
-    toy=_toy,
-    noise=lambda event: event.noise_multiplier,
-    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
-    in_floats=True,
+    _whole,
+    _squared_shift,
+    toy_training,
 )

@@ -12,10 +12,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import TrainingParameters
+from privctl.reports.parameters import TrainingParameters, readable
 from verify.events import row_of
 from verify.methods.expected import EXTERNAL, TRAINING
-from verify.stated import readable
 
 _SUBJECT = "data"
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from privctl.domain.errors import PrivctlError
-from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.report import BEGUN_WITH, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
@@ -23,7 +23,6 @@ from verify.files.places import located
 from verify.methods.expected import TRAINING
 
 _SUBJECT, _COMPANION = "tokenizer", "companion"
-_BEGAN = ("start-", "base-")
 _WORDS, _CONFIG, _TEMPLATE, _TEMPLATES = (
     "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
@@ -125,7 +124,7 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
     digests, by_name = NamedFiles(), {}
     for artifact in report.outputs if released else report.inputs:
         name = PurePosixPath(artifact.path).name
-        if not (artifact.role == _COMPANION if released else artifact.role.startswith(_BEGAN)):
+        if not (artifact.role == _COMPANION if released else artifact.role.startswith(BEGUN_WITH)):
             continue
         place = located(path, artifact.path)
         if not name.endswith(_WEIGHTS) and os.path.isfile(place):

@@ -295,7 +295,7 @@ def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: floa
     edges = edges_of(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
     losses = _loss(edges, steps, logs) - _loss(-edges, steps, logs)
     p, q = (
-        sum(np.exp(log) * _normal(edges - sign * step) for step, log in zip(steps, logs, strict=True))
+        sum(np.exp(log) * normal_masses(edges - sign * step) for step, log in zip(steps, logs, strict=True))
         for sign in (1, -1)
     )
     ends = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
@@ -313,7 +313,7 @@ def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, r
     edges = edges_of(lambda x: _slope(x, 2 * steps, logs) + _slope(x, steps, logs), -side, a + side, width, a)
     losses = _loss(edges, 2 * steps, logs) - _loss(edges, steps, logs)
     p, q = (
-        sum(np.exp(log) * _normal(edges - times * step) for step, log in zip(steps, logs, strict=True))
+        sum(np.exp(log) * normal_masses(edges - times * step) for step, log in zip(steps, logs, strict=True))
         for times in (2, 1)
     )
     left, right = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
@@ -323,7 +323,7 @@ def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, r
     return LossCells(low=low[order], high=high[order], p=p, q=q, up=p)
 
 
-def _normal(edges: Floats) -> Floats:
+def normal_masses(edges: Floats) -> Floats:
     """The masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
     left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
     inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))

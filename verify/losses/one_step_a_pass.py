@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import log_ndtr
 
-from verify.losses.cells import Floats, LossCells
+from verify.losses.cells import Floats, LossCells, normal_masses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,15 +79,8 @@ def _mean_of_terms(noise: float, batches: int, steps: int, count: int, above: bo
 
 def _one_term(noise: float, count: int, above: bool) -> PointLaw:
     scores = np.linspace(-_REACH, _REACH + 1 / noise, 3 * count)
-    without, present = (_cells(scores - moved) for moved in (0.0, 1 / noise))
+    without, present = (normal_masses(scores - moved) for moved in (0.0, 1 / noise))
     return _placed(np.exp(scores / noise - 0.5 / noise**2), without, present, 0.0, above)
-
-
-def _cells(edges: Floats) -> Floats:
-    """The masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
-    left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
-    inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
-    return np.concatenate([left[:1], inner, right[-1:]])
 
 
 def _sum(one: PointLaw, other: PointLaw, count: int, above: bool) -> PointLaw:

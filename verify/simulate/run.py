@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.guarantee import Guarantee, Notion, Status
+from privctl.domain.guarantee import STANDING, Guarantee, Notion
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -21,7 +21,6 @@ from verify.simulate.losses import Draw, LossSamples, gaussian, ledger_losses, s
 #: Probability that a guarantee that holds is called violated, over all its tests.
 LEVEL = 1e-3
 _TRAINING_STEPS = 100
-_STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def _guarantees_to_test(report: PrivacyReport) -> Iterator[Guarantee]:
     if isinstance(report.mechanism, WeightNoise):
         yield from known
     elif isinstance(report.mechanism, Ledger):
-        yield from sorted((g for g in known if g.status in _STANDING), key=lambda g: g.epsilon or 0.0)[:1]
+        yield from sorted((g for g in known if g.status in STANDING), key=lambda g: g.epsilon or 0.0)[:1]
 
 
 def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:

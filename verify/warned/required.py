@@ -21,10 +21,11 @@ from privctl.reports.parameters import (
     ShadowParameters,
     TrainingParameters,
     parameters_as,
+    readable,
 )
 from privctl.storage.reader import ADAPTER_NAME
 from verify.methods import external_training
-from verify.stated import method_of, readable, training_of
+from verify.stated import method_of, training_of
 from verify.texts.warnings import forms
 from verify.texts.warnings import table as texts
 from verify.texts.warnings.forms import form

@@ -47,7 +47,7 @@ def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
     if stated.canary_conditions:
         yield from _canary_warnings(report, stated, parents)
     if stated.extraction:
-        yield from _extraction_warnings(report, stated)
+        yield from _extraction_warnings(stated)
     if "secrets" in files:
         yield from (of_extraction.NOT_INDEPENDENT, of_extraction.OTHER_CANDIDATES)
         if "plan" in files:
@@ -148,7 +148,7 @@ def _canary_warnings(report: PrivacyReport, stated: AuditParameters, parents: Se
         yield of_canaries.exposure(None)
 
 
-def _extraction_warnings(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+def _extraction_warnings(stated: AuditParameters) -> Iterator[str]:
     asked, settings = stated.asked, stated.extraction or {}
     yield of_extraction.ALL_OF_TRAINING
     if asked is None:

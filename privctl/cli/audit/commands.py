@@ -13,7 +13,7 @@ import click
 from privctl.cli.audit import options as given
 from privctl.cli.groups import CommandAlone, Subcommand
 from privctl.cli.numbers import SEED32
-from privctl.cli.options import show, verbose
+from privctl.cli.options import PATH, show, verbose
 from privctl.domain.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 
 
 @_subcommand()
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE...", nargs=-1, required=True)
+@click.argument("file", type=PATH, metavar="FILE...", nargs=-1, required=True)
 @click.option(
     "--score-column", multiple=True, default=("score",), metavar="NAME",
     help="Column of scores; repeatable.  [default: score]",
@@ -133,13 +133,13 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 @click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Checkpoint that was scored.",
 )
 @click.option(
     "--log",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="With --model: log; NAME.audits.jsonl by default.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,20 +10,28 @@ import click
 from audits import ATTACKS, FUSED, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, AliasedOption, Command, common, data_option, force
+from privctl.cli.options import (
+    LABEL_COLUMN,
+    MODEL,
+    PATH,
+    TEXT_COLUMN,
+    AliasedOption,
+    Command,
+    common,
+    data_option,
+    force,
+)
 from privctl.domain import ranges
 from privctl.domain.ranges import Range
-from privctl.models.choices import FloatFormat, TaskName
+from privctl.models.choices import TASKS, FloatFormat
 
 Decorator = Callable[[Any], Any]
 
-_TASKS = tuple(str(task) for task in TaskName)
 _BITS = click.Choice(["4"])
-_FILE = click.Path(path_type=Path)
 
 MODEL_OR_SUBCOMMAND = click.argument("model", type=MODEL, required=False, shell_complete=complete_subcommands)
 A_MODEL = click.argument("model", type=MODEL)
-OUTPUT = click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json by default.")
+OUTPUT = click.option("-o", "--output", type=PATH, help="Report to write; NAME.audit.report.json by default.")
 SEED = click.option(
     "--seed", type=SEED32, metavar="N", default=0, show_default=True, help="Seed of splits; not private."
 )
@@ -36,13 +43,13 @@ PRECISION = click.option(
 #: Options of every audit of a model.
 OF_ANY_MODEL: tuple[Decorator, ...] = (
     OUTPUT,
-    click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl by default."),
+    click.option("--log", type=PATH, help="Log of audits; NAME.audits.jsonl by default."),
     SEED,
     click.option(
         "--keep-scores", is_flag=True,
         help="Keep scores of tokens, which reveal texts.",
     ),
-    click.option("--cache", type=_FILE, help="Folder to keep scores in; implies --keep-scores."),
+    click.option("--cache", type=PATH, help="Folder to keep scores in; implies --keep-scores."),
     click.option("--no-cache", is_flag=True, hidden=True),  # the default; accepted because scripts may give it
     TEXT_COLUMN,
     DEVICE,
@@ -50,7 +57,7 @@ OF_ANY_MODEL: tuple[Decorator, ...] = (
 )  # fmt: skip
 TASK = click.option(
     "--task",
-    type=click.Choice(_TASKS),
+    type=click.Choice(TASKS),
     metavar="TASK",
     help="As in privctl retrain; from config.json by default.",
 )
@@ -60,7 +67,7 @@ MAX_LENGTH = click.option(
 )  # fmt: skip
 RESIZE = click.option("--resize", type=COUNT, nargs=2, metavar="N", help="Height and width to resize images to.")
 LEAKS = click.option(
-    "--leaks", type=_FILE,
+    "--leaks", type=PATH,
     help="Private list of records to write, worst leak first.",
 )  # fmt: skip
 
@@ -79,19 +86,19 @@ _TRAIN = (
 
 
 def _manifest(required: bool) -> Decorator:
-    return click.option("--canaries", type=_FILE, required=required, help="Manifest from privctl canary plant.")
+    return click.option("--canaries", type=PATH, required=required, help="Manifest from privctl canary plant.")
 
 
 def _book(required: bool) -> tuple[Decorator, ...]:
     return (
-        click.option("--secrets", type=_FILE, required=required, help="Book, from privctl secrets scan."),
+        click.option("--secrets", type=PATH, required=required, help="Book, from privctl secrets scan."),
         data_option("--data", "Data of that book; repeatable.", required=required),
     )
 
 
-SPLIT = click.option("--split", type=_FILE, metavar="FILE", help="Split from privctl audit split.")
+SPLIT = click.option("--split", type=PATH, metavar="FILE", help="Split from privctl audit split.")
 _EXTRACTION_SPLIT = click.option(
-    "--split", "extraction_split", type=_FILE, metavar="FILE", help="Both, from privctl audit split."
+    "--split", "extraction_split", type=PATH, metavar="FILE", help="Both, from privctl audit split."
 )
 LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
@@ -106,7 +113,7 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     ),
     THOROUGH_FLAG,
     _REFERENCE,
-    click.option("--shadow", type=_FILE, help="Folder of shadow models from privctl shadow."),
+    click.option("--shadow", type=PATH, help="Folder of shadow models from privctl shadow."),
     click.option(
         "--group-by", metavar="FIELD",
         help="Judge groups, such as users; none: single records.",
@@ -115,7 +122,7 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
 _CANARIES: tuple[Decorator, ...] = (
-    click.option("--canary-data", type=_FILE, help="Planted data, to check the manifest."),
+    click.option("--canary-data", type=PATH, help="Planted data, to check the manifest."),
     click.option(
         "--references", type=COUNT, metavar="N", help="Random secrets to compare each canary with; about 20,000 in all."
     ),
@@ -184,14 +191,14 @@ _EXTRACTION: tuple[Decorator, ...] = (
 )  # fmt: skip
 _SECRETS: tuple[Decorator, ...] = (
     click.option(
-        "--held-out-secrets", type=_FILE, cls=AliasedOption, alias="--heldout-secrets",
+        "--held-out-secrets", type=PATH, cls=AliasedOption, alias="--heldout-secrets",
         help="Book of other records: the control.",
     ),
     data_option(
         "--held-out-data", "Data of that book. `audit MODEL` takes --nonmembers, or --held-out, by default.",
         alias="--heldout-data",
     ),
-    click.option("--plan", type=_FILE, help="Plan of the training from privctl secrets plan."),
+    click.option("--plan", type=PATH, help="Plan of the training from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training; for an adapter, its base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
     click.option("--beam", type=COUNT, metavar="N", help="Also look for each in N guesses of a beam search."),
@@ -200,7 +207,7 @@ _SECRETS: tuple[Decorator, ...] = (
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
 BASE_BITS = click.option("--base-bits", type=_BITS, help="Bits of an adapter's base, as in its training.")
 FROM_SCORES = click.option(
-    "--from-scores", type=_FILE, help="File of scores of many models, in place of MODEL: safetensors, JSON or CSV."
+    "--from-scores", type=PATH, help="File of scores of many models, in place of MODEL: safetensors, JSON or CSV."
 )
 
 MEMBERSHIP: tuple[Decorator, ...] = (
@@ -210,7 +217,7 @@ MEMBERSHIP: tuple[Decorator, ...] = (
 #: Options of ``privctl audit score-records``.
 SCORING: tuple[Decorator, ...] = (
     *_sides(True),
-    click.option("-o", "--output", type=_FILE, required=True, help="Parquet file of scores to write."),
+    click.option("-o", "--output", type=PATH, required=True, help="Parquet file of scores to write."),
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH]), metavar="NAME",
         help="Attack to run; repeatable. By default all that score records separately.",
@@ -238,7 +245,7 @@ ALL: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, *_TRAIN, _manifest(False), *_book(False), CLAIM, LEAKS),
     *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
     *(FROM_SCORES, DELTA, BASE_BITS),
-    click.option("--extraction-split", type=_FILE, metavar="FILE", help="Split to test extraction on."),
+    click.option("--extraction-split", type=PATH, metavar="FILE", help="Split to test extraction on."),
 )
 #: Subcommand -> options that only ``--help-all`` shows, so that ``--help`` fits a screen.
 RARE: dict[str, frozenset[str]] = {

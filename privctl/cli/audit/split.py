@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.groups import Subcommand
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, COUNT
-from privctl.cli.options import DATA, TEXT_COLUMN, common, force, given, show
+from privctl.cli.options import DATA, PATH, TEXT_COLUMN, common, force, given, show
 
 if TYPE_CHECKING:
     from audits.split.manifest import SplitManifest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("split", cls=Subcommand)
 @DATA
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write the split to.")
+@click.option("-o", "--output", type=PATH, required=True, help="Folder to write the split to.")
 @click.option(
     "--records", type=COUNT, metavar="N",
     help="Draw only N records, or groups, and also train on all others.  [default: all]",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Status, status_of
+from privctl.domain.report import STEPS
 from privctl.domain.verdict import Outcome
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -19,11 +20,6 @@ from verify.consistency import begun_with
 
 RULE = "contradiction"
 _ANEW = "train again from weights that were made without these examples"
-#: The steps of which privctl writes reports.
-WRITTEN = frozenset({
-    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
-    "secrets-scan", "shadow", "verify",
-})  # fmt: skip
 _RANK = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2, Status.REFUTED: 3, Status.VOID: 3}
 _SHARES = ("AUC", "TPR", "rate on", "disclosed", "training text", "held-out text", "accuracy", "precision", "recall")
 _DIFFERENCE = "AUC over "
@@ -45,7 +41,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 def _in_steps(case: JudgedModel) -> Iterator[Finding]:
     for report in {each.digest: each for each in (*case.history, *case.examinations)}.values():
-        if report.report.step not in WRITTEN:
+        if report.report.step not in STEPS:
             yield _finding(str(report.path), f"privctl has no step {report.report.step!r}", report, "step")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
+from privctl.domain.report import TRAININGS
 from privctl.domain.sample_size import needed_sample, times_for_bound
 from privctl.gate.checks.audited_records import (
     MEMBERS,
@@ -24,7 +25,7 @@ from privctl.gate.checks.audited_records import (
 )
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.checks.external_scores import FIX, why_unaccepted
-from privctl.gate.checks.units import TRAININGS, groups_of, unit_of, why_other_unit
+from privctl.gate.checks.units import groups_of, unit_of, why_other_unit
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy

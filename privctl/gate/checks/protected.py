@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, PrivacyUnit, Status
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import TRAININGS
 from privctl.gate.checks.guarantees import CountedGuarantee, deciding_guarantees, missing_report
-from privctl.gate.checks.units import TRAININGS, covers, protected_records
+from privctl.gate.checks.units import covers, protected_records
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from privctl.domain.errors import PrivctlError, missing_package
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import TRAININGS, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.checks.units import TRAININGS
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy

@@ -10,7 +10,6 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
 #: Steps that train on data.
-TRAININGS = ("retrain", "external-training")
 
 
 def unit_of(training: LoadedReport) -> str | None:

@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 from privctl.domain.guarantee import Guarantee
+from privctl.reports.signing import STATEMENT
 from privctl.show.page_data import PageData, ReportSource
 from privctl.show.summary import summarize
 
-TYPE = "https://in-toto.io/Statement/v1"
 #: A tag URI (RFC 4151), which needs no server.
 PREDICATE = "tag:privctl,2026:privacy-report/v1"
 
@@ -20,7 +20,7 @@ PREDICATE = "tag:privctl,2026:privacy-report/v1"
 def statement(data: PageData) -> str:
     """The statement as JSON; equal reports and files give equal bytes."""
     body = {
-        "_type": TYPE,
+        "_type": STATEMENT,
         "subject": [{"name": file.name, "digest": dict(file.digests)} for file in data.files],
         "predicateType": PREDICATE,
         "predicate": {

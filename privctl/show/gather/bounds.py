@@ -9,14 +9,13 @@ import numpy as np
 from privctl.accounting import risk
 from privctl.accounting.events import row_of
 from privctl.domain.events import Ledger
-from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.guarantee import STANDING, Adjacency, Guarantee, Notion, PrivacyUnit, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.strength import severity
 from privctl.show.page_data import PLANS, BoundCurve
 
 _RATES = np.geomspace(1e-4, 1, 121)
-_SOUND = (Status.PROVED, Status.CONDITIONAL)
 _MOST = 4
 #: Larger ledgers take too long to compose for a page; the curve of their epsilon and delta is drawn instead.
 _EVENTS, _STEPS = 8, 200_000
@@ -53,7 +52,7 @@ def _is_drawn(guarantee: Guarantee) -> bool:
         and guarantee.notion is Notion.APPROXIMATE_DP
         and guarantee.unit is PrivacyUnit.EXAMPLE
         and guarantee.scope is Scope.THIS_MODEL
-        and guarantee.status in _SOUND
+        and guarantee.status in STANDING
     )
 
 

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.reports.parameters import (
-    Parameters,
-    ParametersError,
     ProtectionParameters,
     TrainingParameters,
     TriedCap,
-    parameters_as,
+    readable,
 )
 from privctl.show.html.values import Figure, figure, table
 from privctl.show.page_data import ReportSource
@@ -46,7 +44,7 @@ _MOST_CAPS = 200
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
     """A figure for each kind of measure in the history of epochs; the table of all measures is below the first."""
-    parameters = _readable(TrainingParameters, source)
+    parameters = readable(TrainingParameters, source.report)
     history = () if parameters is None else parameters.history[:_MOST]
     keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
     body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
@@ -69,14 +67,6 @@ def training_figures(source: ReportSource) -> Iterator[Figure]:
 def _cell(value: float | None) -> str:
     """A measure of an epoch as text; large whole numbers are not rounded."""
     return f"{value:,.0f}" if value is not None and value == value // 1 and value >= 1000 else number(value, 4)
-
-
-def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None:
-    """The report's parameters as ``kind``; None if they are not as privctl writes them."""
-    try:
-        return parameters_as(kind, source.report)
-    except ParametersError:
-        return None
 
 
 def _is_drawable(value: float) -> bool:
@@ -113,7 +103,7 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """Figures of a protection plan: data kept against noise, by cap, and the distribution of secrets' bounds."""
-    parameters = _readable(ProtectionParameters, source)
+    parameters = readable(ProtectionParameters, source.report)
     caps = list(_caps_table(() if parameters is None else parameters.caps[:_MOST_CAPS]))
     if caps:
         yield figure(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from privctl.domain.guarantee import Notion, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
-from privctl.domain.report import PrivacyReport, TensorDigest
+from privctl.domain.report import TRAININGS, PrivacyReport, TensorDigest
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.plain import plain
@@ -166,7 +166,7 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         )
     if report.guarantees:
         yield "as the report says, not recomputed:"
-    elif report.step in ("retrain", "external-training"):
+    elif report.step in TRAININGS:
         yield "no privacy guarantee"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:

@@ -33,7 +33,6 @@ from privctl.train.clipping.use import tensors_in, with_tensors
 #: The most bytes of parameters that are expanded for one module: there is a copy of them for each example.
 LARGEST_BYTES = CHUNK_BYTES // 4
 
-_GETTER = types.MethodWrapperType
 #: Methods and functions that read no value.
 _OF_SHAPE = frozenset(
     (

@@ -23,7 +23,7 @@ _WITHHELD = Omission(
 )
 #: Prefixes of metrics of records that are taken to be public.
 _PREFIXES = ("held_out_", "public_")
-_WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
+EXACT_MEASURES = "not for release: exact measures of private training examples, which no guarantee covers"
 
 
 def withholds(request: RetrainRequest) -> bool:
@@ -58,7 +58,7 @@ def staged_private(
     if not request.show_unprotected:
         yield []
         return
-    data: dict[str, Any] = {"warning": _WARNING, "model": request.output.name, "history": [*map(dict, history)]}
+    data: dict[str, Any] = {"warning": EXACT_MEASURES, "model": request.output.name, "history": [*map(dict, history)]}
     text = json.dumps({**data, "notes": list(notes)}, indent=1) + "\n"
     with PendingFile(private_path(request.output)) as pending:
         pending.write_at(0, text.encode())

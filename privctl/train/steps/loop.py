@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
 from privctl.models.activations import fused_activations
 from privctl.models.kept_memory import kept_memory
@@ -39,7 +38,7 @@ from privctl.train.steps.optimizers import optimizer_for
 from privctl.train.steps.precision import FullPrecision, Precision
 from privctl.train.steps.public_gradients import NOT_FINITE, PublicGradients, PublicRecords
 from privctl.train.steps.sampling import BatchSource
-from privctl.train.steps.saved_state import SavedState, StateKeeper
+from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption
 from privctl.train.steps.step_noise import kept_noise, restore_noise
 from privctl.train.steps.watch import Unwatched, Watch
 
@@ -199,7 +198,7 @@ class Trainer:
                     self._save(optimizer, tally, self._state(updates, steps_begun, history))
                     last_save = self.clock()
                 if stopping:
-                    raise RunInterruptedError(self._interruption(updates))
+                    raise interruption(updates, self.recipe.steps, self.folder)
                 self.advance(1)
         side_releases = self.precision.side_releases_begun
         numbers = sum(p.numel() for p in self._held.trained) + (self._adaptive is not None)
@@ -333,12 +332,6 @@ class Trainer:
         # Shards are gathered while they are written.
         main = not self.workers.lockstep or (self.folder is not None and self.workers.is_main)
         self.workers.jointly(write if main else partial(gather_shards, tensors))
-
-    def _interruption(self, step: int) -> str:
-        sentence = f"interrupted after step {step} of {self.recipe.steps}"
-        if self.folder is None:
-            return sentence
-        return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
 
 
 def finite_of(measures: Mapping[str, float]) -> dict[str, float]:

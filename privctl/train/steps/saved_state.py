@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from privctl.domain.errors import RunInterruptedError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -44,3 +46,13 @@ class StateKeeper(Protocol):
     def save(self, saved: SavedState) -> None:
         """Write the state atomically."""
         ...
+
+
+def interruption(step: int, steps: int, folder: StateKeeper | None) -> RunInterruptedError:
+    """The error of a run that was stopped after ``step`` of its ``steps``; without ``folder``, nothing was saved."""
+    done = f"interrupted after step {step} of {steps}"
+    if folder is None:
+        return RunInterruptedError(done)
+    return RunInterruptedError(
+        f"{done}; the state was saved in {folder.path}: continue with --resume and the same settings"
+    )

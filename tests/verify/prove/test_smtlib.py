@@ -9,14 +9,15 @@ import pytest
 import z3
 
 from privctl.domain.errors import CommandError
-from verify.prove.library import gaussian, information, quantizer, weights
+from tests.verify.prove import lemmas
+from verify.prove.library import information, quantizer, weights
 from verify.prove.prover import Prover
 from verify.prove.smtlib import export
 from verify.prove.theorem import Theorem
 
 THEOREMS = [
-    gaussian.half_line(),
-    gaussian.half_line_misplaced(),
+    lemmas.half_line(),
+    lemmas.half_line_misplaced(),
     weights.corrected_exponent(),
     weights.printed_exponent(),
     information.fire_meets_budget(),
@@ -46,7 +47,7 @@ def test_files_are_read_back_and_answered(tmp_path: Path) -> None:
 
 def test_logics_are_named(tmp_path: Path) -> None:
     with Prover() as prover:
-        linear, products = prover.prove(quantizer.clipped_aggregate(2)), prover.prove(gaussian.half_line())
+        linear, products = prover.prove(quantizer.clipped_aggregate(2)), prover.prove(lemmas.half_line())
     texts = [path.read_text() for path in export([linear, products], tmp_path)]
     assert "(set-logic QF_LRA)" in texts[1]
     assert "(set-logic QF_NRA)" in texts[3]

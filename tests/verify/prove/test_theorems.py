@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from privctl.domain.verdict import Outcome
+from tests.verify.prove import lemmas
 from verify.prove.enclosures import gaussian as numbers
 from verify.prove.enclosures.information import divergence
 from verify.prove.library import gaussian, information, quantizer, training, weights
@@ -18,10 +19,10 @@ from verify.prove.theorem import SolverFinding, Theorem
 
 #: What is true, and what is just not.
 SIBLINGS = [
-    (gaussian.half_line(), gaussian.half_line_misplaced()),
-    (gaussian.growing_with_the_shift(), gaussian.growing_with_the_shift(1)),
-    (weights.convex_visit(), weights.convex_visit(1)),
-    (weights.convex_trajectory(), weights.convex_trajectory(1)),
+    (lemmas.half_line(), lemmas.half_line_misplaced()),
+    (lemmas.growing_with_the_shift(), lemmas.growing_with_the_shift(1)),
+    (lemmas.convex_visit(), lemmas.convex_visit(1)),
+    (lemmas.convex_trajectory(), lemmas.convex_trajectory(1)),
     (weights.motion_without_n(), weights.published_shift_bounds_motion()),
     (weights.coordinates_bound_norm(1), weights.coordinates_bound_norm(2)),
     (weights.corrected_exponent(), weights.printed_exponent()),
@@ -30,7 +31,7 @@ SIBLINGS = [
     (information.fire_is_largest(), information.fire_is_largest(above=False)),
     (information.fire_is_probability(), information.fire_always_probability()),
     (information.response_on_batch(), information.response_on_batch(1)),
-    (information.divergence_grows(), information.divergence_grows_everywhere()),
+    (information.divergence_grows(), lemmas.divergence_grows_everywhere()),
     (quantizer.unbiased(), quantizer.nearest_unbiased()),
     (quantizer.variance_at_most(16), quantizer.variance_at_most(17)),
     (quantizer.clipped_aggregate(2), quantizer.clipped_aggregate(1)),

@@ -62,10 +62,13 @@ def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> boo
     """Whether the counts of ``item`` reject every mechanism that is (epsilon, delta)-DP at all of ``points``."""
     share = (1 - item.confidence) / item.details["sets"]
 
-    def least(y: float) -> float:
-        return max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
-
+    least = trade_off_below(points)
     return any(refutes(counts, least, share) for counts in counts_of(item))
+
+
+def trade_off_below(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """A lower bound on the trade-off curve of a mechanism with (epsilon, delta)-DP at each of ``points``."""
+    return lambda y: max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
 
 
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:

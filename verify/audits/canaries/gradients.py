@@ -21,12 +21,12 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from verify.audits.terms import METHODS, counts_of
 from verify.files.places import located
-from verify.stated import readable
 
 SUBJECT = "guesses on canary gradients"
 _ROLE, _KIND = "canaries", "privctl-gradient-canaries"

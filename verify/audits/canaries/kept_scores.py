@@ -15,6 +15,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
@@ -24,7 +25,6 @@ from verify.audits.recounted import Recounted, kept_file
 from verify.audits.split.counted_again import wrong_guesses
 from verify.audits.terms import METHODS, of_split
 from verify.files.places import as_recorded
-from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

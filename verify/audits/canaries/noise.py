@@ -26,7 +26,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.canaries.bounds import refutes, tested_bounds
+from verify.audits.canaries.bounds import refutes, tested_bounds, trade_off_below
 from verify.audits.ranks.bound import PowerCurve, at_least, mean_tail
 from verify.audits.terms import NOISE, counts_of
 
@@ -156,9 +156,7 @@ def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool, s
     """Whether some set of guesses rejects ``ledger`` at its level times ``slack``."""
     points = list(_curve(ledger))
 
-    def least(y: float) -> float:
-        return max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
-
+    least = trade_off_below(points)
     for item in bounds:
         level = slack * (1 - item.confidence) / item.details["sets"]
         for counts in counts_of(item):

@@ -13,11 +13,11 @@ from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.digest import NamedFiles
 from verify.audits.extraction import recounted_alike, recounted_searches, recounted_texts
 from verify.audits.extraction.kept import KeptExtraction, kept_extraction
 from verify.audits.recounted import Recounted
-from verify.stated import readable
 
 _CLOSE = 1e-6
 #: Why a record has no verdict, by the numbers in the file.

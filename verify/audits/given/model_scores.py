@@ -18,6 +18,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_text
 from verify.audits.ranks import bound as rank_bound
@@ -37,7 +38,6 @@ from verify.audits.ranks.many_models import (
 from verify.audits.split.groups import is_about_claim
 from verify.files.places import as_recorded
 from verify.laws.counts import fisher
-from verify.stated import readable
 from verify.texts.warnings.of_scores import EQUAL_SCORES
 
 if TYPE_CHECKING:

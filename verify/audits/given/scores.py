@@ -22,10 +22,10 @@ from privctl.data.users import group_of
 from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from verify.files.places import as_recorded
-from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.evidence import Evidence
+from verify.answers import number
 from verify.audits.ranks.relabelled import RATES
 from verify.laws.common import (
     beta_quantile,
@@ -260,7 +261,7 @@ def differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
     ]
     for name, stated, recomputed in pairs:
         if not _are_alike(stated, recomputed, near):
-            yield f"its {name} is {_number(stated)}, but the {source} give {_number(recomputed)}"
+            yield f"its {name} is {number(stated)}, but the {source} give {number(recomputed)}"
     if figures.interval is not None and item.interval != figures.interval:
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 
@@ -269,7 +270,3 @@ def _are_alike(stated: float | None, recomputed: float | None, near: float) -> b
     if stated is None or recomputed is None:
         return stated is recomputed
     return abs(stated - recomputed) <= near * max(1.0, abs(recomputed))
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.9g}"

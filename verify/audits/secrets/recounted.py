@@ -13,11 +13,11 @@ from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from privctl.storage.digest import NamedFiles
 from verify.audits.recounted import Recounted
 from verify.audits.secrets import rates, records_alone, traces
 from verify.audits.secrets.kept import KeptSecrets, kept_secrets
-from verify.stated import readable
 
 _PROTECTION = "secret protection"
 _CLOSE = 1e-6

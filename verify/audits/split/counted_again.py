@@ -20,9 +20,9 @@ import numpy as np
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import readable
 from verify.audits.terms import METHODS, counts_of, of_split
 from verify.files.places import as_recorded
-from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -99,13 +99,3 @@ def divergence_grows() -> Theorem:
         assumptions=("(> r 0.0)", "(< r p)", "(< p 1.0)"),
         claim="(> (* p (- 1.0 r)) (* r (- 1.0 p)))",
     )
-
-
-def divergence_grows_everywhere() -> Theorem:
-    """The same claim without r < p. False."""
-    return Theorem(
-        name="fano-grows-everywhere",
-        statement="For all p and r between 0 and 1, p (1 - r) exceeds r (1 - p).",
-        assumptions=("(> r 0.0)", "(< r 1.0)", "(> p 0.0)", "(< p 1.0)"),
-        claim="(> (* p (- 1.0 r)) (* r (- 1.0 p)))",
-    )

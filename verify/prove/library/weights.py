@@ -1,4 +1,4 @@
-"""DP-Weights: how far trained weights can move, and the steps of the published proof."""
+"""DP-Weights: how far trained weights can move, and the errors of the published proof."""
 
 from __future__ import annotations
 
@@ -8,44 +8,6 @@ from verify.prove.terms import real
 from verify.prove.theorem import Theorem
 
 _TRAINING = ("(>= E 1.0)", "(>= N 1.0)", "(>= B 1.0)", "(<= B N)", "(> C 0.0)", "(> eta 0.0)")
-
-
-def convex_visit(own: int = 2) -> Theorem:
-    """A step that visits the replaced example, under convex losses, increases the distance by at most 2 eta C / B.
-
-    The other examples' updates do not expand distances if the losses' smoothness is at most 2 / eta (Hardt, Recht and
-    Singer 2016, lemma 3.7, cited). ``own`` is the largest difference of the two examples' gradients, in units of C;
-    less than 2 makes the claim false.
-    """
-    return Theorem(
-        name="weights-convex-visit" if own == 2 else f"weights-convex-visit-{own}",
-        statement=f"A visit of the replaced example adds at most {own} eta C / B to the distance of the weights.",
-        assumptions=(
-            "(>= d 0.0)",
-            "(> eta 0.0)",
-            "(> C 0.0)",
-            "(>= B 1.0)",
-            "(<= others d)",
-            "(<= single (+ d (* 2.0 (* eta C))))",
-            "(= (* B next) (+ (* (- B 1.0) others) single))",
-        ),
-        claim=f"(<= (* B next) (+ (* B d) (* {own}.0 (* eta C))))",
-    )
-
-
-def convex_trajectory(per_visit: int = 2) -> Theorem:
-    """The induction step: from at most 2 k eta C / B after k visits to at most 2 (k+1) eta C / B after k + 1."""
-    return Theorem(
-        name="weights-convex-trajectory" if per_visit == 2 else f"weights-convex-trajectory-{per_visit}",
-        statement=f"From k visits to k + 1, the bound {per_visit} k eta C / B carries over.",
-        assumptions=(
-            "(>= k 0.0)",
-            "(> step 0.0)",
-            f"(<= d (* {per_visit}.0 (* k step)))",
-            "(<= next (+ d (* 2.0 step)))",
-        ),
-        claim=f"(<= next (* {per_visit}.0 (* (+ k 1.0) step)))",
-    )
 
 
 def published_shift_bounds_motion() -> Theorem:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.methods.dp_zo.differences import LossDifferences
@@ -23,7 +22,7 @@ from privctl.train.steps.epoch_stats import EpochStats
 from privctl.train.steps.gradient_noise import GradientNoise
 from privctl.train.steps.loop import FinishedRun, finite_of
 from privctl.train.steps.sampling import BatchSource
-from privctl.train.steps.saved_state import SavedState, StateKeeper
+from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption
 from privctl.train.steps.watch import Unwatched, Watch
 
 _MODEL = "model."
@@ -87,7 +86,7 @@ class ZerothOrderTrainer:
                 self._save(tally, SavedState(updates=updates, steps_begun=begun, tensors={}, history=tuple(history)))
                 last_save = self.clock()
             if stopping:
-                raise RunInterruptedError(self._interruption(updates))
+                raise interruption(updates, self.recipe.steps, self.folder)
             self.advance(1)
         released = begun * self.differences.directions
         return FinishedRun(updates=updates, steps_begun=begun, history=tuple(history), released=released, before=before)
@@ -126,9 +125,3 @@ class ZerothOrderTrainer:
                 self.folder.save(replace(state, tensors=tensors | tally.tensors() | self.moves.tensors()))
 
         self.workers.in_main(write)
-
-    def _interruption(self, step: int) -> str:
-        sentence = f"interrupted after step {step} of {self.recipe.steps}"
-        if self.folder is None:
-            return sentence
-        return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"

@@ -224,8 +224,3 @@ class RecordedStream:
             raise InputError("the stream ends before its last step; get it again from its maker")
         amounts, self.place = self.published[self.place : end], end
         return amounts
-
-
-def finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The entries whose values are finite."""
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}

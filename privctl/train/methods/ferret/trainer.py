@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError, RunInterruptedError
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
-from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource, finite
+from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource
 from privctl.train.methods.ferret.groups import Groups, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
 from privctl.train.network.tensors import load_tensors, named_tensors, require_finite
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.loop import FinishedRun
-from privctl.train.steps.saved_state import SavedState
+from privctl.train.steps.loop import FinishedRun, finite_of
+from privctl.train.steps.saved_state import SavedState, interruption
 from privctl.train.steps.watch import Unwatched, Watch
 
 
@@ -78,7 +78,7 @@ class FerretTrainer:
         ``stop`` is called after each step that publishes; if it returns True in any process, the state is saved and
         RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch.
         """
-        before = finite(self.first_look(self.network)) if self.workers.is_main else {}
+        before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
@@ -107,7 +107,7 @@ class FerretTrainer:
                     )
                     last_save = self.clock()
                 if stopping:
-                    raise RunInterruptedError(self._interruption(place))
+                    raise interruption(place, self.rule.steps, self.folder)
             self.advance(1)
         updates.catch_up(self.rule.steps)
         require_finite(self.network, self.rule.steps)
@@ -152,7 +152,7 @@ class FerretTrainer:
         statistics.gather(self.workers)
         clip_norm = self.source.publisher.clip_norm if isinstance(self.source, PrivateExamples) else None
         measured = self.evaluate(self.network)
-        return finite({"step": float(step), **statistics.summary(clip_norm), **measured})
+        return finite_of({"step": float(step), **statistics.summary(clip_norm), **measured})
 
     def _statistics(self) -> DerivativeStats:
         return self.source.statistics if isinstance(self.source, PrivateExamples) else DerivativeStats()
@@ -190,12 +190,6 @@ class FerretTrainer:
         if self.once and start.steps_begun > start.updates:
             self._lost += ((start.updates, start.steps_begun),)
         return start.updates, list(start.history)
-
-    def _interruption(self, step: int) -> str:
-        done = f"interrupted after step {step} of {self.rule.steps}"
-        if self.folder is None:
-            return done
-        return f"{done}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
 
 
 def _as_vector(parts: list[Tensor]) -> Tensor:
