@@ -32,10 +32,13 @@ from privctl.train.clipping.passes import (
     Pass,
     finite_norms,
     first_backward,
+    gradients_only_for,
     measurer,
     require_equal_losses,
     require_losses,
     require_repeatable,
+    saved_with,
+    writing_nothing,
 )
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
@@ -104,9 +107,9 @@ class PerExample:
         self._ownership = Ownership(enabled=each_pass)
         self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
-        self._rounds = 0  # of promotion
+        self._saved = {} if self._leaves.shared else saved_with(model)
+        self._rounds, self._run = 0, 1  # of promotion; rows per example
         self._latest: Pass | None = None
-        self._run = 1  # rows per example
         self._checked = compared
         self._checked_alone = False  # checked, but only on a single example, which shows little
         #: Parameters that no batch has used so far; autograd detects if a later batch does, even outside all hooks.
@@ -278,12 +281,12 @@ class PerExample:
         # Processes that share the parameters make every pass together: if one compares, all must.
         unsettled = self._leaves.any_of(not self._checked or self._checked_alone)
         watched = set(self.trainable) if unsettled else self._idle
-        with self._gradients_only_for(watched):
+        with gradients_only_for(self.trainable, watched):
             self._recorder.run = self._run
             device = next(iter(self.trainable.values())).device
             anchor, context = self._recorder.start(device, comparing=unsettled), setting(device, stochastic=unsettled)
             try:
-                with torch.enable_grad():
+                with torch.enable_grad(), writing_nothing(self._saved):
                     losses = losses_of()
                 require_losses(losses, self._recorder.rows, self._run)
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):
@@ -311,8 +314,7 @@ class PerExample:
                 ) from None
             finally:
                 self._recorder.stop()
-        if self._recorder.faults:
-            raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
+        self._require_separated()
         if self._leaves.any_of(
             any(gradient is not None for gradient in gradients[1:]) or (proved and not self._layouts.by_rows)
         ):  # of a parameter whose use has not been compared with autograd; or a new layout
@@ -326,8 +328,11 @@ class PerExample:
 
     def _repeat_backward(self, passed: Pass, sink: Sink, *, last: bool) -> None:
         """Run another backward pass through the graph of ``passed``; the ``last`` one frees the graph."""
-        with self._gradients_only_for(set(passed.watched)), self._recorder.recording_again(sink) as anchor:
+        with gradients_only_for(self.trainable, passed.watched), self._recorder.recording_again(sink) as anchor:
             torch.autograd.grad(passed.losses.sum(), [anchor], retain_graph=not last, allow_unused=True)
+        self._require_separated()
+
+    def _require_separated(self) -> None:
         if self._recorder.faults:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
 
@@ -387,14 +392,3 @@ class PerExample:
     def _check_modules(self) -> None:
         for name, module, trained in self._modules:
             rules.check(name, module, trained=trained)
-
-    @contextmanager
-    def _gradients_only_for(self, names: set[str]) -> Iterator[None]:
-        """Inside, only the trained parameters ``names`` require a gradient."""
-        try:
-            for name, parameter in self.trainable.items():
-                parameter.requires_grad_(name in names)
-            yield
-        finally:
-            for parameter in self.trainable.values():
-                parameter.requires_grad_(True)

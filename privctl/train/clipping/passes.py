@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.train.clipping import check
+from privctl.train.clipping.embedding import bounded
 from privctl.train.clipping.promotion import NotSeparatedError
 from privctl.train.clipping.sinks import KeepingSink, Measurer, MeasuringSink, RowRequest
 from privctl.train.clipping.terms import Squares
@@ -116,6 +118,41 @@ def finite_norms(squares: Mapping[str, Squares], losses: Tensor, *, check_finite
         if not sound.all():
             raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
     return norms
+
+
+@contextmanager
+def gradients_only_for(trainable: Mapping[str, nn.Parameter], names: Collection[str]) -> Iterator[None]:
+    """Inside, only the parameters ``names`` of the ``trainable`` ones require a gradient."""
+    try:
+        for name, parameter in trainable.items():
+            parameter.requires_grad_(name in names)
+        yield
+    finally:
+        for parameter in trainable.values():
+            parameter.requires_grad_(True)
+
+
+def saved_with(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers that ``model`` is saved with, by name, as far as torch counts writes to them.
+
+    Look-ups with a ``max_norm`` count as writes, but see ``bound_rows``.
+    """
+    projected = {id(module.weight) for module in bounded(model)}
+    tensors = {name: each for name, each in model.state_dict(keep_vars=True).items() if isinstance(each, Tensor)}
+    return {name: each for name, each in tensors.items() if id(each) not in projected and not each.is_inference()}
+
+
+@contextmanager
+def writing_nothing(saved: Mapping[str, Tensor]) -> Iterator[None]:
+    """Raise InputError where a forward pass inside writes to a tensor of those ``saved`` with the model, by name."""
+    before = {name: tensor._version for name, tensor in saved.items()}
+    yield
+    changed = next((name for name, tensor in saved.items() if tensor._version != before[name]), None)
+    if changed is not None:
+        raise InputError(
+            f"the forward pass wrote to {changed!r}, which is released with the model, and so reveals examples without "
+            "noise; change weights and saved buffers by steps of the optimizer only"
+        )
 
 
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:

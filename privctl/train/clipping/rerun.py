@@ -23,7 +23,7 @@ from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, te
 
 #: Tolerance between the sum of separate examples' gradients and the batch's gradient, relative to a parameter's own
 #: gradients plus ``_OVERALL_SHARE`` times those of all parameters, for a parameter whose gradient is rounding only.
-_AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
+_AGREEMENT, _AGREEMENT_AUTOCAST = {torch.float64: 1e-9, torch.float32: 1e-4}, 1e-3
 _OVERALL_SHARE = 1e-2
 #: Errors that mean a module cannot be run on given inputs; a custom forward pass may raise nearly anything.
 UNRUNNABLE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
@@ -293,9 +293,10 @@ class RepeatableUse:
                 raise
             return None  # such as a module that branches on values or needs a fixed batch size
         everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
+        least = _AGREEMENT_AUTOCAST if self.use.setting.autocast[0] else 0.0
         return all(
             float((totals[name] - tensor).norm())
-            <= _AGREEMENT.get(tensor.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
+            <= max(least, _AGREEMENT.get(tensor.dtype, 1e-2)) * (squares[name] ** 0.5 + everything)
             for name, tensor in expected.items()
         )
 
