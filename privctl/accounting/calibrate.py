@@ -48,9 +48,11 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     search = _Search(epsilon, delta, ledger_of)
     coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
     noise_multiplier = search.root(coarse, FINE, _TOLERANCE)
+    if noise_multiplier < MOST and epsilon_bound(ledger_of(noise_multiplier), delta) > epsilon:
+        search.both_orders()  # here the other order is the worse one, which is rare
+        noise_multiplier = search.root(noise_multiplier, FINE, _TOLERANCE)
     step = _TOLERANCE
     while noise_multiplier < MOST and epsilon_bound(ledger_of(noise_multiplier), delta) > epsilon:
-        # Here the other order is the worse one; this is rare, and a little more noise suffices.
         noise_multiplier, step = noise_multiplier * (1 + step), 2 * step
     return _require_in_range(noise_multiplier, epsilon, delta)
 
@@ -72,6 +74,7 @@ class _Search:
     def __init__(self, epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> None:
         self._target, self._delta, self._ledger_of = epsilon, delta, ledger_of
         self._order: int | None = None
+        self._one_order = True
 
     def root(self, start: float, precision: float, tolerance: float) -> float:
         """A multiplier that meets the target at this precision, within a relative ``tolerance`` of one that fails."""
@@ -84,6 +87,10 @@ class _Search:
             stride=0.5 if precision > FINE else 10 * tolerance,
         )
         return math.exp(log_multiplier)
+
+    def both_orders(self) -> None:
+        """From now on, evaluate both orders of the neighbours."""
+        self._one_order = False
 
     def _excess(self, noise: float, precision: float) -> float:
         """Log epsilon - log target; inf if epsilon is infinite, -inf if it is 0."""
@@ -98,11 +105,18 @@ class _Search:
         return math.log(epsilon) - math.log(self._target)
 
     def _epsilon(self, ledger: Ledger, precision: float) -> float:
-        """Epsilon in the order of neighbours that was worse at the first evaluation."""
-        values = order_epsilons(ledger, self._delta, precision=precision, order=self._order)
+        """Epsilon in the order of neighbours that was worse at the first evaluation.
+
+        By other bounds where a loss is beyond the grid.
+        """
+        if any(row_of(event).extreme(event) for event in ledger.events):
+            return epsilon_bound(ledger, self._delta, precision=precision)
+        order = self._order if self._one_order else None
+        values = order_epsilons(ledger, self._delta, precision=precision, order=order)
         if self._order is None:
             self._order = values.index(max(values))
-        return max(values)
+        worst = max(values)
+        return worst if math.isfinite(worst) else epsilon_bound(ledger, self._delta, precision=precision)
 
 
 def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:

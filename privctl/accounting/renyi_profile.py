@@ -8,7 +8,7 @@ function of e^epsilon from above, so linear interpolation between them does as w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,18 +28,19 @@ _MOVES = (1.04, 1.02, 1.01, 1.005, 1.002, 1.001, 1.0003)
 Curve = Callable[[Floats], Floats]
 
 
-def pair_of_curve(curve: Curve) -> Atoms:
+def pair_of_curve(curve: Curve, corners: Sequence[float] | Floats = ()) -> Atoms:
     """A pair that dominates, in both orders of the neighbours, every mechanism with at most these divergences.
 
-    ``curve`` is evaluated at orders above 1. If no finite bound follows, the ``infinite`` mass is near 1.
+    ``curve`` is evaluated at orders above 1; ``corners`` are orders where its slope jumps, or from which on it is
+    infinite. If no finite bound follows, the ``infinite`` mass is near 1.
     """
     top = _reach(curve)
     epsilons = np.linspace(0.0, top, _KNOTS)
-    deltas = np.minimum(np.exp(log_deltas(curve, epsilons)) * (1 + _ROUNDING), 1.0)
+    deltas = np.minimum(np.exp(log_deltas(curve, epsilons, corners)) * (1 + _ROUNDING), 1.0)
     return pair_of_deltas(epsilons, np.minimum.accumulate(deltas))
 
 
-def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
+def log_deltas(curve: Curve, epsilons: Floats, corners: Sequence[float] | Floats = ()) -> Floats:
     """Logarithms of deltas at ``epsilons`` >= 0, shape (n,), by Canonne, Kamath and Steinke 2020, proposition 12.
 
     (alpha - 1)(D_alpha - epsilon + log(1 - 1 / alpha)) - log alpha at nearly the best order for each epsilon, or
@@ -56,6 +57,10 @@ def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
             moved = best * factor
             moved_log_delta = _log_delta(moved, curve(1 + moved), epsilons)
             best, least = np.where(moved_log_delta < least, moved, best), np.minimum(moved_log_delta, least)
+    if len(corners):
+        above = np.asarray(corners, dtype=np.float64)[:, None] - 1
+        at_corners = _log_delta(above, curve(1 + above[:, 0])[:, None], epsilons)
+        least = np.minimum(least, at_corners.min(axis=0))
     with np.errstate(divide="ignore"):
         log_distance = np.log(-np.expm1(-float(np.min(divergences)))) / 2
     return np.asarray(np.minimum(least, log_distance))

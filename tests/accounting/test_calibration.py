@@ -1,16 +1,30 @@
 """The least noise: against printed values, never above its target, and nearly the least."""
 
 import importlib
+import math
 import re
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from privctl.accounting import gaussian
 from privctl.accounting.calibrate import LEAST, MOST, noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.published import clt_noise_multiplier
-from privctl.domain.events import SAMPLED_BATCHES, Batches, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
+from privctl.domain.events import (
+    SAMPLED_BATCHES,
+    Batches,
+    Event,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+    ZeroConcentratedDp,
+)
 from tests.few import few
+from verify.recompute.ledger import epsilon_of
 
 # rate, steps, delta, epsilon, noise by dp-accounting's pessimistic distribution, by the central limit theorem
 TABLE = [
@@ -139,3 +153,40 @@ def test_targets_out_of_reach() -> None:
 def test_bad_targets(epsilon: float, delta: float) -> None:
     with pytest.raises(ValueError, match="epsilon|delta"):
         noise_multiplier_for(epsilon, delta, lambda noise: training(noise, 0.1, 10))
+
+
+def met_by(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """The least noise, which meets the target, though a thousandth less does not."""
+    found = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(event_of(noise),)))
+    assert epsilon_bound(Ledger(events=(event_of(found),)), delta) <= epsilon
+    assert epsilon_bound(Ledger(events=(event_of(found * 0.999),)), delta) > epsilon
+    return found
+
+
+def test_the_other_order_of_the_neighbours_is_searched_where_it_is_the_worse_one() -> None:
+    """With a removed record at the first noise that is tried, with an added one at the last."""
+
+    def event_of(noise: float) -> Event:
+        return LaplaceNoise(scale=noise, sample_rate=0.0122, steps=3)
+
+    found = met_by(event_of, 0.00324, 5e-4)
+    assert epsilon_of(Ledger(events=(event_of(found * 0.999),)), 5e-4).lower > 0.00324
+
+
+def test_a_target_above_the_largest_epsilon_of_a_profile() -> None:
+    """Total rho by the formula of Canonne, Kamath and Steinke 2020, proposition 12, at the best order."""
+    noise = met_by(lambda noise: ZeroConcentratedDp(rho=1 / (2 * noise * noise), steps=10), 800.0, 1e-9)
+    rho = 5 / noise**2
+    above = np.geomspace(1e-4, 10, 200_000)
+    least = rho * (1 + above) + np.log(above / (1 + above)) - (math.log(1e-9) + np.log1p(above)) / above
+    assert least.min() == pytest.approx(800, rel=1e-3)
+
+
+def test_so_little_noise_that_sampling_is_ignored() -> None:
+    """As one Gaussian for each pass, two of them here."""
+    noise = met_by(
+        lambda noise: SampledGaussian(
+            noise_multiplier=noise, sample_rate=0.1, steps=20, batches=Batches.BALLS_AND_BINS
+        ), 1000.0, 1e-6,
+    )  # fmt: skip
+    assert noise == pytest.approx(math.sqrt(2) * gaussian.noise_multiplier_for(1000, 1e-6), rel=1e-4)

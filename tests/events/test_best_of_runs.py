@@ -258,3 +258,22 @@ def test_the_best_order_is_the_best_of_all(event: BestOfRuns, monkeypatch: pytes
     none_apart = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
     expected = np.minimum(lines.min(axis=1), min(0.0, none_apart))
     np.testing.assert_allclose(bound.log_delta(epsilons), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_largest_order_counts_where_epsilon_is_small() -> None:
+    """Theorem 2 at order 2048, by the binomial expansion at 40 digits and the geometric law's gamma, 1 / mean."""
+    event = BestOfRuns(noise_multiplier=52.0, mean_runs=275.0, sample_rate=0.00177, run_steps=187)
+    with mpmath.workdps(40):
+        rate, order = mpmath.mpf(event.sample_rate), 2048
+        moment = mpmath.fsum(
+            mpmath.binomial(order, k)
+            * rate**k
+            * (1 - rate) ** (order - k)
+            * mpmath.exp(mpmath.mpf(k * k - k) / (2 * 52**2))
+            for k in range(order + 1)
+        )
+        once = event.run_steps * mpmath.log(moment) / (order - 1)
+        stop = (1 - mpmath.mpf(1) / order) * once + mpmath.log(275) / order
+        whole = once + mpmath.log(275) / (order - 1) + 2 * stop
+        rest = mpmath.log1p(-mpmath.mpf(1) / order) - (mpmath.log(2e-8) + mpmath.log(order)) / (order - 1)
+    assert epsilon_bound(of(event), 2e-8) <= float(whole + rest) * (1 + 1e-4)

@@ -62,6 +62,11 @@ def test_a_record_replaced() -> None:
     assert epsilon_bound(ledger_of(fixed), 1e-6, precision=COARSE) < found
 
 
+def test_a_record_replaced_by_one_like_the_others_shows_what_removing_it_does() -> None:
+    removed = epsilon_floor(ledger_of(replace(EVENT, steps=5)), 1e-6) * (1 - 1e-3)
+    assert epsilon_of(ledger_of(REPLACED), 1e-6, (removed,)).at_most(removed) is False
+
+
 @pytest.mark.slow
 def test_half_the_noise_is_refuted_where_a_record_is_replaced() -> None:
     found = epsilon_bound(ledger_of(REPLACED), 1e-6)

@@ -28,7 +28,6 @@ from verify.losses.cells import (
     gaussian_mixture,
     most_revealing,
     observed_mixture,
-    opposite_mixtures,
     symmetrize,
 )
 
@@ -41,16 +40,13 @@ def _law(event: RedrawnGaussian) -> tuple[Floats, float]:
 def _cells(event: RedrawnGaussian, attained_only: bool) -> CellMaker:
     law, lost = _law(event)
     moves, noise = np.arange(len(law), dtype=np.float64), event.noise_multiplier
-    if event.neighbours is Adjacency.ADD_OR_REMOVE:
-        return lambda width, reach: _with_lost(
-            gaussian_mixture(2 * moves, law, noise, width, reach), 0.0 if attained_only else lost
-        )
-    if not attained_only:
-        return lambda width, reach: _replaced_cells(law, lost, noise, width, reach)
-    if event.neighbours is Adjacency.ZERO_OUT:
+    if attained_only and event.neighbours is Adjacency.ZERO_OUT:
         return lambda width, reach: _zeroed_cells(moves, law, noise, width, reach)
-    # Attained if all other records contribute nothing.
-    return lambda width, reach: opposite_mixtures(moves, law, noise, width, reach)
+    if attained_only:  # attained if all other records are opposite to the record, and so is its replacement
+        return lambda width, reach: gaussian_mixture(2 * moves, law, noise, width, reach)
+    if event.neighbours is Adjacency.ADD_OR_REMOVE:
+        return lambda width, reach: _with_lost(gaussian_mixture(2 * moves, law, noise, width, reach), lost)
+    return lambda width, reach: _replaced_cells(law, lost, noise, width, reach)
 
 
 def _replaced_cells(law: Floats, lost: float, noise: float, width: float, reach: CellReach) -> LossCells:

@@ -18,7 +18,6 @@ from verify.losses.cells import (
     LossCells,
     gaussian_mixture,
     plain_gaussian,
-    replaced_record,
     symmetrize,
 )
 from verify.losses.one_step_a_pass import FINE, ROUGH, pass_cells
@@ -44,10 +43,10 @@ def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
     noise, rate = event.noise_multiplier, event.sample_rate
     if event.batches is Batches.FIXED_SIZE and rate == 1:
         return lambda width, reach: plain_gaussian(2 / noise, width, reach)
-    if event.batches is Batches.FIXED_SIZE and attained_only:
-        return lambda width, reach: replaced_record(noise, rate, width, reach)
     if event.batches is Batches.FIXED_SIZE:
         twice = replace(event, noise_multiplier=noise / 2, batches=Batches.POISSON)
+        if attained_only:  # attained if all other records are opposite to the record, and so is its replacement
+            return lambda width, reach: _sampled(twice, width, reach)
         return lambda width, reach: symmetrize(_sampled(twice, width, reach))
     if event.batches is Batches.SHUFFLED:
         raise ValueError("passes that take records in turn compose here only with Gaussians that take all")

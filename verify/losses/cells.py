@@ -278,30 +278,6 @@ def observed_mixture(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
     return LossCells(low=low[order], high=high, p=p, q=q, up=up, p_infinite=infinite, q_infinite=absent)
 
 
-def replaced_record(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """Cells of (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): an attainable case of a replaced record."""
-    moves, weights = np.array([0.0, 1.0]), np.array([1 - sample_rate, sample_rate])
-    return opposite_mixtures(moves, weights, noise_multiplier, width, reach)
-
-
-def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
-    """Cells of sum_k weights[k] N(moves[k], stddev^2) against the same with -moves, for nonnegative ``moves``.
-
-    No loss is infinite. The map x -> -x exchanges the two orders.
-    """
-    keep = weights > 0
-    steps, logs = moves[keep] / stddev, np.log(weights[keep])
-    side, a = math.sqrt(-2 * reach.log_tail), float(steps.max())
-    edges = edges_of(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
-    losses = _loss(edges, steps, logs) - _loss(-edges, steps, logs)
-    p, q = (
-        sum(np.exp(log) * normal_masses(edges - sign * step) for step, log in zip(steps, logs, strict=True))
-        for sign in (1, -1)
-    )
-    ends = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
-    return LossCells(low=ends[0], high=ends[1], p=np.asarray(p), q=np.asarray(q), up=np.asarray(p))
-
-
 def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
     """Cells of sum_k weights[k] N(2 moves[k], stddev^2) against the same with ``moves``, which are nonnegative.
 

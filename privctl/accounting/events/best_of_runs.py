@@ -18,7 +18,7 @@ from privctl.accounting.runs_law import gamma_of
 from privctl.domain.events import BestOfRuns, SampledGaussian
 
 #: Orders at which a run's divergences are computed: integers for batches, where they have a closed form.
-_WHOLE = np.concatenate([np.arange(2.0, 65.0), np.geomspace(70, 2048, 40).round()])
+_WHOLE = np.unique(np.concatenate([np.arange(2.0, 65.0), np.geomspace(65, 2048, 300).round()]))
 _ANY = 1 + np.geomspace(1e-3, 1e6, 2000)
 
 
@@ -36,7 +36,8 @@ def _for_floor(event: BestOfRuns) -> BestOfRuns:
 
 @lru_cache(maxsize=8)
 def _pair_of_all(event: BestOfRuns) -> Atoms:
-    return pair_of_curve(lambda alphas: event.steps * _divergences(event, alphas))
+    corners = _WHOLE if event.sample_rate < 1 else ()
+    return pair_of_curve(lambda alphas: event.steps * _divergences(event, alphas), corners)
 
 
 def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
