@@ -269,7 +269,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
     parameters, method = training_of(report), method_of(report)
     yield from (name for name in _UNCHECKED if getattr(parameters, name, None) not in (None, 0))
     if getattr(parameters, "clip_norms", None) is not None:
-        yield from ("target_unclipped_quantile", "clip_norm_learning_rate")
+        yield from ("clip_norms", "target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
         yield _PERTURBATION
     elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):
