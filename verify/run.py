@@ -29,7 +29,8 @@ from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints,
 from verify.checks import MODEL, JudgedGuarantee, findings, guarantees
 from verify.consistency.begun_with_records import check_records
 from verify.consistency.bookkeeping import unchecked
-from verify.files.counted_data import check_recorded_data
+from verify.files.beside import unseen_base
+from verify.files.counted_data import check_recorded_data, uncounted
 from verify.files.data import DataAtHand, check_data
 from verify.files.integrity import check_chain, check_log
 from verify.files.places import at_hand, located
@@ -116,7 +117,12 @@ def verify(
         found.append(Verdict(subject="noise", outcome=Outcome.REFUTED, reason=complaint))
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
-    found += check_recorded_data(path, report, behind, files) if data is None else check_data(report, data)
+    if data is None:
+        found += check_recorded_data(path, report, behind, files)
+        omissions += uncounted(path, report, behind, files)
+    else:
+        found += check_data(report, data)
+    omissions += unseen_base(path, report)
     if public is not None:
         with suppress(ParametersError):  # reported by a check
             found += check_public(report, public, training_of(report))

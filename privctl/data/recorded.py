@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -50,12 +51,12 @@ def data_as_recorded(files: Sequence[tuple[Path, Artifact]], read: NamedFiles) -
     """
     places: list[Path] = []
     for place, artifact in files:
-        if place.is_file():
+        if os.path.isfile(place):
             as_recorded = read.is_as_recorded(place, artifact.digest, artifact.bytes)
             places.append(place)
         elif places and place == places[-1].parent and (named := _named_by_records(places[-1])):
             as_recorded = _are_as_recorded(named, artifact, read)
-        elif as_recorded := place.is_dir() and holds_classes(place):
+        elif as_recorded := os.path.isdir(place) and holds_classes(place):
             as_recorded = _are_as_recorded(_named_in_classes(place), artifact, read)
             places.append(place)
         if not as_recorded:

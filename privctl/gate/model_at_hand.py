@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class ModelAtHand:
         """The digest of the file ``name`` next to the weights; None if there is none or it cannot be read."""
         path = self.folder / name
         try:
-            return file_digest(path) if path.is_file() else None
+            return file_digest(path) if os.path.isfile(path) else None
         except PrivctlError:
             return None
 

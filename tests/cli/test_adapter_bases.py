@@ -137,3 +137,12 @@ def test_a_base_with_another_adapter_in_it_is_refused(folder: Path, capsys: pyte
     assert run(["retrain", *DP[:1], "base", *DP[1:], *NEW, *TRAIN, "-o", "again", "-q"]) == 3
     assert "also holds adapter_config.json, by which a loader adds another adapter" in capsys.readouterr().err
     assert not (folder / "again").exists()
+
+
+def test_it_is_said_that_the_base_is_not_at_hand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "not checked: the adapter's base: the base that it names is not at hand"
+    for gone in (False, True):
+        if gone:
+            (folder / "base").rename(folder / "another")
+        assert run(["verify", "out.report.json", "-q"]) == 0
+        assert (said in " ".join(capsys.readouterr().out.split())) is gone

@@ -296,6 +296,22 @@ def test_an_audit_without_an_entry_is_refuted(kinds: Kinds, name: str, entry: st
     report_path.unlink()
 
 
+@pytest.mark.parametrize("name", ["audit", "audit of canaries", "dp-sgd", "dp-zo"])
+def test_a_name_too_long_for_a_file_is_that_of_no_file(kinds: Kinds, name: str) -> None:
+    kind, report_path = kinds[name], kinds[name].path.with_name("mutant.report.json")
+    genuine = json.loads(kind.path.read_text())
+    for entry, role in {(side, item["role"]) for side in ("inputs", "outputs") for item in genuine[side]}:
+        data = json.loads(kind.path.read_text())
+        for item in data[entry]:
+            item["path"] = "a" * 5000 if item["role"] == role else item["path"]
+        report_path.write_text(json.dumps(data))
+        found = verify(report_path, read(report_path))
+        said = {*(verdict.subject for verdict in found.verdicts), *(omission.what for omission in found.omissions)}
+        assert any("aaaa" in words for words in said) or found.exit_code is not ExitCode.OK
+        Gate(kind).judged(report_path)
+    report_path.unlink()
+
+
 def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """An audit with one number, attack, baseline, verdict or input changed or left out, each with a word for it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,4 +26,4 @@ def kept_file(path: Path, report: PrivacyReport, files: NamedFiles) -> Path | No
     if named is None:
         return None
     place = located(path, named.path)
-    return place if place.is_file() and files.digest(place) == named.digest else None
+    return place if os.path.isfile(place) and files.digest(place) == named.digest else None

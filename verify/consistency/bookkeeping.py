@@ -18,11 +18,11 @@ from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
-from privctl.reports.parameters import parameters_as, unknown_entries
+from privctl.reports.parameters import ScanParameters, parameters_as, unknown_entries
 from verify.compare import compare, shown
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.settings import public_records
-from verify.stated import method_of, training_of
+from verify.stated import kind_of, method_of, training_of
 
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
@@ -264,12 +264,14 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         stated, others = parameters_as(AuditParameters, report), unknown_entries(AuditParameters, report)
         yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
         yield from (name for name in OF_ATTACKS if name in others)
+    elif kind_of(report) is None:  # of a step whose parameters are read nowhere but for the counts of a scan
+        yield from unknown_entries(ScanParameters, report)
     if report.step != TRAINING:
         return
     parameters, method = training_of(report), method_of(report)
     yield from (name for name in _UNCHECKED if getattr(parameters, name, None) not in (None, 0))
     if getattr(parameters, "clip_norms", None) is not None:
-        yield from ("target_unclipped_quantile", "clip_norm_learning_rate")
+        yield from ("clip_norms", "target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
         yield _PERTURBATION
     elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from privctl.domain.errors import PrivctlError
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.guard.adapters import base_at_hand, stated_base
 from privctl.storage.digest import NamedFiles
@@ -96,6 +96,15 @@ def _named_elsewhere(report: PrivacyReport, adapters: Sequence[Path]) -> Iterato
 
 def _names(folder: PurePosixPath) -> tuple[str, ...]:
     return tuple(name for name in PurePosixPath(os.path.normpath(folder)).parts if name not in ("/", "//", ".", ".."))
+
+
+def unseen_base(path: Path, report: PrivacyReport) -> Iterator[Omission]:
+    """Says so if the base of an adapter that a step wrote is not at hand."""
+    for artifact in report.outputs if report.step in _MAKERS else ():
+        place = located(path, artifact.path)
+        if artifact.role == _MODEL and place.name == ADAPTER_NAME and _named(place.parent) is None:
+            reason = "the base that it names is not at hand, so another one of that name would not be noticed"
+            yield Omission(what="the adapter's base", reason=reason)
 
 
 def changed_copies(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:

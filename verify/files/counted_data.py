@@ -13,7 +13,7 @@ from privctl.data.places import LINES, TABLES, TEXT
 from privctl.data.recorded import data_as_recorded, recorded_files
 from privctl.data.several import DataPath
 from privctl.domain.errors import PrivctlError
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
 from verify.files.data import (
@@ -63,21 +63,38 @@ def check_recorded_data(
     The training is that of ``report``, or the last one among ``links``, the reports behind it, with their paths. Only
     plain texts of at most ``MOST_BYTES`` in all are read, if they are at hand and as recorded.
     """
-    if stated(report) is None:
-        return
+    training, data = _recorded(path, report, links, files)
+    with suppress(PrivctlError):  # what cannot be read again is not counted again
+        if training is not None and data is not None:
+            verdicts = list(_compared(report, training, data))
+            yield from (verdict for verdict in verdicts if verdict.outcome is Outcome.REFUTED)
+
+
+def uncounted(
+    path: Path, report: PrivacyReport, links: Sequence[tuple[Path, PrivacyReport]], files: NamedFiles
+) -> Iterator[Omission]:
+    """Says so if the examples of the training are not counted by ``check_recorded_data``."""
+    training, data = _recorded(path, report, links, files)
+    if training is not None and data is None:
+        reason = "the data are not at hand as recorded, or not read without --data: how many examples there were, of "
+        yield Omission(what="number of examples", reason=f"{reason}which each batch drew a share, is the report's word")
+
+
+def _recorded(
+    path: Path, report: PrivacyReport, links: Sequence[tuple[Path, PrivacyReport]], files: NamedFiles
+) -> tuple[PrivacyReport | None, DataPath | None]:
+    """The training of ``report``, or behind it, and its data; None for what there is not, or is not read unasked."""
     training = next(((place, link) for place, link in ((path, report), *links) if link.step == TRAINING), None)
-    if training is None:
-        return
-    place, training_report = training
-    artifacts = [artifact for artifact in training_report.inputs if artifact.role == "data"]
+    if stated(report) is None or training is None:
+        return None, None
+    place, made = training
+    artifacts = [artifact for artifact in made.inputs if artifact.role == "data"]
     plain = all(Path(artifact.path).suffix.lower() in _PLAIN for artifact in artifacts)
     if not artifacts or not plain or sum(artifact.bytes for artifact in artifacts) > MOST_BYTES:
-        return
-    with suppress(PrivctlError):  # what cannot be read again is not counted again
-        data = data_as_recorded([(located(place, artifact.path), artifact) for artifact in artifacts], files)
-        if data is not None:
-            verdicts = list(_compared(report, training_report, data))
-            yield from (verdict for verdict in verdicts if verdict.outcome is Outcome.REFUTED)
+        return made, None
+    with suppress(PrivctlError):
+        return made, data_as_recorded([(located(place, artifact.path), artifact) for artifact in artifacts], files)
+    return made, None
 
 
 def _compared(report: PrivacyReport, made: PrivacyReport, data: DataPath) -> Iterator[Verdict]:

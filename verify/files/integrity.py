@@ -204,7 +204,10 @@ def _check_unlisted(
     for path in files_of(model_folder):
         name = path.relative_to(model_folder).as_posix()
         if name not in known:
-            yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
+            shown = name.encode(errors="backslashreplace").decode()  # as a verdict is kept in a report, in UTF-8
+            yield Verdict(
+                subject=shown, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it"
+            )
         elif path in strays or (name in listed and never_released(name, adapter=adapter)):
             reason = "the report lists it, but privctl writes no such file beside a model, and a loader may take it"
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)

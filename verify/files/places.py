@@ -23,4 +23,6 @@ def at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, P
 def as_recorded(path: Path, artifact: Artifact) -> Path | None:
     """The path of ``artifact`` of the report at ``path``; None if it is missing or no longer as recorded."""
     place = located(path, artifact.path)
-    return place if place.is_file() and NamedFiles().is_as_recorded(place, artifact.digest, artifact.bytes) else None
+    return (
+        place if os.path.isfile(place) and NamedFiles().is_as_recorded(place, artifact.digest, artifact.bytes) else None
+    )

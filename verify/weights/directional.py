@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def numbers_of(path: Path, report: PrivacyReport, stated: ZerothOrderTraining, d
     if len(named) != 1:
         raise UncheckableError("a search keeps no numbers that moved the weights, so their noise was not looked for")
     place = located(path, named[0].path)
-    if not place.is_file() or digest(place) != named[0].digest:
+    if not os.path.isfile(place) or digest(place) != named[0].digest:
         raise UncheckableError("the numbers that moved the weights are not at hand, so their noise was not looked for")
     try:
         with SafetensorsFile(place) as file:

@@ -89,6 +89,14 @@ def test_a_parameter_that_no_audit_has_leaves_it_open(kinds: Kinds, name: str, m
     )
 
 
+def test_how_a_scan_looked_is_named(kinds: Kinds) -> None:
+    parameters = json.loads(kinds["book of secrets"].path.read_text())["parameters"]
+    found = changed(kinds, "book of secrets", parameters=parameters | {"certified": True})
+    listed = named(found).split("the parameters ")[1].split(":")[0].split(", ")
+    assert {"certified", "kinds", "most_secrets"} <= {*listed}
+    assert not {"found", "dataset_size"} & {*listed}
+
+
 @pytest.mark.parametrize(("entry", "value"), [("canary_exact_groups", 1), ("canary_groups", 0)])
 def test_ranks_among_some_secrets_are_not_exact(kinds: Kinds, entry: str, value: int) -> None:
     """A gate takes an exposure for exact, and needs no upper bound on it, if all sets were ranked among all secrets."""

@@ -35,6 +35,10 @@ def of_more_records(report: Report) -> None:
     report["parameters"]["examples"] *= 2
 
 
+def said_to_be_uncounted(path: Path) -> bool:
+    return "number of examples" in {omission.what for omission in verify(path, read(path)).omissions}
+
+
 def found(path: Path, report: Report) -> list[str]:
     path.write_text(json.dumps(report))
     return [verdict.reason for verdict in check_recorded_data(path, read(path), [], NamedFiles())]
@@ -64,11 +68,11 @@ def test_what_is_not_at_hand_is_not_counted(kinds: Kinds, tmp_path: Path, monkey
     data = tmp_path / "train.jsonl"
     for artifact in report["inputs"]:
         artifact["path"] = data.name if artifact["role"] == "data" else artifact["path"]
-    assert found(report_path, report) == []
+    assert (found(report_path, report), said_to_be_uncounted(report_path)) == ([], True)
     shutil.copy(kind.path.with_name("train.jsonl"), data)
-    assert len(found(report_path, report)) == 1
+    assert (len(found(report_path, report)), said_to_be_uncounted(report_path)) == (1, False)
     monkeypatch.setattr(counted_data, "MOST_BYTES", data.stat().st_size - 1)
-    assert found(report_path, report) == []
+    assert (found(report_path, report), said_to_be_uncounted(report_path)) == ([], True)
     monkeypatch.undo()
     data.write_text(data.read_text().replace("a", "e"))
     assert found(report_path, report) == []

@@ -1,6 +1,7 @@
 """Integrity: planted changes to a model or its chain of reports are found and named."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,16 @@ def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
     (released / name).parent.mkdir(exist_ok=True)
     (released / name).write_text("{}")
     assert of_folder(released) == [f"{name}: it lies in the folder, and no report lists it"]
+
+
+def test_a_file_whose_name_is_not_utf_8_is_refuted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    released = folder / "m.private"
+    (released / os.fsdecode(b"x\xff.json")).write_text("{}")
+    assert of_folder(released) == ["x\\udcff.json: it lies in the folder, and no report lists it"]
+    verdicts = folder / "verdicts.report.json"
+    assert run(["verify", str(folder / "m.private.report.json"), "-q", "-o", str(verdicts)]) == 1
+    assert "x\\\\udcff.json" in verdicts.read_text()
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("role", ["companion", "model"])

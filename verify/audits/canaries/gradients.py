@@ -10,6 +10,7 @@ Standard library only, like a gate over audits.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | No
     """
     for artifact in report.inputs:
         place = located(path, artifact.path)
-        if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
+        if artifact.role != _ROLE or not os.path.isfile(place) or NamedFiles().digest(place) != artifact.digest:
             continue
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _KIND:

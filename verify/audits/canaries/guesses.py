@@ -8,6 +8,7 @@ Without the manifest, only the default sets of planting are known. Does not impo
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Regi
     """The sets fixed by the file of canaries that the audit read; None if it is missing or no longer as recorded."""
     for artifact in report.inputs:
         place = located(path, artifact.path)
-        if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
+        if artifact.role != _ROLE or not os.path.isfile(place) or NamedFiles().digest(place) != artifact.digest:
             continue
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _GRADIENTS:
