@@ -298,6 +298,7 @@ def test_data_that_differ_by_themselves_confound(folder: Path, capfd: pytest.Cap
     assert audit(folder, "--attack", "loss") == 0
     out = capfd.readouterr().out
     assert 'INCONCLUSIVE: "members cannot be told from non-members": confounded' in out
+    assert "audit again with --group-by FIELD" in " ".join(out.split())
     assert "exit code" not in out
 
 

@@ -26,6 +26,10 @@ from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, SINGLE_NAME, re
 #: The epsilon of the suggested training; at most half of the epsilon that the model was trained with.
 _EPSILON = 8.0
 _CAUSAL = "causal-lm"
+_WHOLE_USERS = (
+    "if all records of a user or document are in one file, audit again with --group-by FIELD, as they may be alike; "
+    "otherwise "
+)
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
 #: Part of a verdict's reason: the model was trained on other data than the split's members.
@@ -152,7 +156,10 @@ def _membership_again(
     if users is not None and not drawn:  # records of one user are alike, which confounds too
         return _audit_by_user(report, report_path, both, users)
     if undecided.reason.startswith("confounded"):
-        return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
+        whole = "" if drawn or settings_of(report).group_by else _WHOLE_USERS
+        return NextStep(
+            advice=f"{whole}draw a split before the next training (`privctl audit split`), and audit with it"
+        )
     if drawn:
         return _split_again(report, undecided, users)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
