@@ -252,7 +252,8 @@ def _inputs(
     for artifact in report.inputs:
         place = located(path, artifact.path)
         if not os.path.isfile(place):
-            omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
+            reason = "only --data compares a folder" if os.path.isdir(place) else "it is not at hand"
+            omitted.append(Omission(what=f"digest of the input {artifact.path}", reason=reason))
             continue
         try:
             same = files.is_as_recorded(place, artifact.digest, artifact.bytes, advance)

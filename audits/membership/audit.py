@@ -202,7 +202,9 @@ class MembershipAudit:
                 *self._premises(),
                 *remarks.caveats(list(done.results), done.intervals, done.settings, alpha),
                 *([] if self._grouping is None else remarks.of_groups(self._grouping, records, table.samples)),
-                *remarks.data_warnings(table, self._work.max_length),
+                *remarks.data_warnings(
+                    table, self._work.max_length, self._work.task, grouped=self._grouping is not None
+                ),
                 *remarks.backwards_warnings(evidence),
                 *bounds.warnings,
             ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from audits.membership.attack import Settings
 from audits.membership.groups import Grouping
 from audits.scores.table import ScoreTable
+from audits.scores.tasks import AUDIO_CLASSIFICATION
 from privctl.data.names import alike
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
@@ -44,15 +45,21 @@ def caveats(attacks: Sequence[str], intervals: int, settings: Settings, alpha: f
     ]
 
 
-def data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
-    """Which records were left out, and how many were cut to ``max_length`` tokens."""
+def data_warnings(table: ScoreTable, max_length: int | None, task: str, *, grouped: bool) -> list[str]:
+    """Which records were left out, and how many were cut to ``max_length`` tokens, or samples of sounds.
+
+    The rows of a ``grouped`` table are groups, of which some records were cut.
+    """
     warnings = [
         f"left out: {counted(count, _SIDES[member])}, {skip.reason}"
         for (member, skip), count in table.skip_counts().items()
     ]
     cut = int(table.truncated.sum())
     if cut:
-        warnings.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
+        what = "samples" if task == AUDIO_CLASSIFICATION else "tokens"
+        some = f"some records of {cut} of {counted(table.records, 'group')}"
+        all_of = some if grouped else f"{cut} of {counted(table.records, 'record')}"
+        warnings.append(f"cut to their first {max_length} {what}: {all_of}")
     return warnings
 
 

@@ -115,7 +115,7 @@ def retrain(
     epochs: float | None = None,
     steps: int | None = None,
     batch_size: int = _BATCH_SIZE,
-    learning_rate: float = 5e-4,
+    learning_rate: float | None = None,
     optimizer: str | None = None,
     momentum: float = 0.0,
     beta1: float = 0.9,

@@ -60,7 +60,9 @@ def training(command: Command) -> Command:
                 help="Examples per step. For Poisson batches, the expected number.",
             ),
             click.option(
-                "--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate."
+                "--learning-rate",
+                type=AMOUNT,
+                help="Highest learning rate.  [default: 5e-4, and up to 1e-3 for noisy gradients of batches above 64]",
             ),
             click.option("--optimizer", type=_OPTIMIZERS, help="Update rule.  [default: adamw]"),
             click.option(

@@ -52,6 +52,11 @@ class JudgedModel:
                 yield report, i, guarantee
 
     @property
+    def takes_noise(self) -> bool:
+        """Whether ``privctl noise`` may lower an epsilon: it does not where the training itself has a guarantee."""
+        return not any(writer.report.step == "retrain" and writer.report.guarantees for writer in self.writers)
+
+    @property
     def audits(self) -> tuple[LoadedReport, ...]:
         """The audits of this model."""
         return tuple(

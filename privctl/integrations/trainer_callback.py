@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     After the training the model (and its tokenizer or image processor) is saved in the directory ``output``, and a
     report beside it, which states no guarantee.
 
-    Raises CommandError for settings that do not fit and for existing files; InputError for a model that returns no loss
-    for these examples.
+    Raises CommandError for settings that do not fit, examples that are both members and non-members, and existing
+    files; InputError for a model that returns no loss for these examples.
     """
 
     def __init__(
@@ -70,6 +71,11 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if not len(members) or not len(nonmembers):
             raise CommandError("an audit compares two samples; give at least one member and one non-member")
+        trained_on = {_content(members[i]) for i in range(len(members))}
+        if both := sum(_content(nonmembers[i]) in trained_on for i in range(len(nonmembers))):
+            raise CommandError(
+                f"{both} of {len(nonmembers)} nonmembers are members too; give examples that are not trained on"
+            )
         if every_steps is not None and every_steps < 1:
             raise CommandError(f"every_steps is {every_steps}; it must be at least 1")
         self.history: tuple[MeasuredMembership, ...] = ()
@@ -177,3 +183,17 @@ def _size(loader: Any) -> int | None:
     """The number of training examples; None where the loader's data set has no length."""
     data = getattr(loader, "dataset", None)
     return len(data) if isinstance(data, Sized) else None
+
+
+def _content(value: Any) -> Any:
+    """What is equal for equal examples of dictionaries, lists, tensors, arrays, images, texts and numbers."""
+    if isinstance(value, Mapping):
+        return tuple((name, _content(value[name])) for name in sorted(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_content, value))
+    if isinstance(value, torch.Tensor):  # numpy has no bfloat16
+        value = (value.double() if value.is_floating_point() else value).detach().cpu().numpy()
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    array = np.asarray(value)
+    return id(value) if array.dtype == object else (array.shape, blake2b(array.tobytes()).digest())

@@ -296,9 +296,9 @@ def test_data_that_differ_by_themselves_confound(folder: Path, capfd: pytest.Cap
     write_jsonl(folder / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])
     write_jsonl(folder / "members.jsonl", sentences(300, seed=1))
     assert audit(folder, "--attack", "loss") == 0
-    out = capfd.readouterr().out
+    out = " ".join(capfd.readouterr().out.split())
     assert 'INCONCLUSIVE: "members cannot be told from non-members": confounded' in out
-    assert "exit code" not in out
+    assert ("audit again with --group-by FIELD" in out, "exit code" in out) == (True, False)
 
 
 def test_a_second_audit_costs_no_pass_and_one_weight_misses(

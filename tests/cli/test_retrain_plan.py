@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from privctl.accounting.buffered import BufferedMatrix
+from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.cli import run
+from privctl.domain.events import Ledger, SampledGaussian
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.reports.files import read_report
 from privctl.train.preparation.signal_to_noise import (
@@ -160,6 +162,38 @@ def test_correlated_noise_is_held_against_the_matrix_that_correlates_it(correlat
     assert signal_to_noise(recipe, 100).along == pytest.approx(np.linalg.norm(rows.sum(axis=1)) * 10 / 2)
     plain = signal_to_noise(replace(recipe, coefficients=None, matrix=None), 100)
     assert plain.along == pytest.approx(math.sqrt(steps) * 10 / 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "steps", "grows"),
+    [(1500, 5, 2, True), (1500, 64, 704, True), (1500, 1024, 44, False), (40, 40, 1, False)],
+)
+def test_larger_batches_are_advised_where_they_help(size: int, batch: int, steps: int, grows: bool) -> None:
+    """At epsilon 8, by the accountant: twice the batch, or twice the epochs, raises the ratio where that is advised."""
+
+    def ratio(batch: int, steps: int) -> SignalToNoise:
+        noise = noise_multiplier_for(
+            8,
+            1e-5,
+            lambda noise: Ledger(
+                events=(SampledGaussian(noise_multiplier=noise, sample_rate=batch / size, steps=steps),)
+            ),
+        )
+        recipe = TrainingSettings(
+            method="dp-sgd", steps=steps, batch_size=batch, sample_rate=batch / size, learning_rate=1,
+            noise_multiplier=noise,
+        )  # fmt: skip
+        return signal_to_noise(recipe, 10**9)
+
+    at = ratio(batch, steps)
+    assert at.grows == grows
+    gains = [ratio(min(size, 2 * batch), steps if batch == size else (steps + 1) // 2).along / at.along]
+    gains.append(ratio(batch, 2 * steps).along / at.along)
+    assert (max(gains) > 1.1) == grows
+    (warning,) = noise_warnings(at)
+    assert ("raise --batch-size or --epochs" in warning) == grows
+    planned = replace(at, sample_rate=1.0)
+    assert not planned.grows
 
 
 def test_what_can_be_learned_at_most() -> None:

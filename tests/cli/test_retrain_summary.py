@@ -14,7 +14,7 @@ from privctl.cli import run
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Risk, RiskMeasure, Status
 from privctl.reports.files import read_report
-from privctl.show.text.retrain import _at_chance, retrain_text
+from privctl.show.text.retrain import _at_chance, _still_falling, retrain_text
 from tests.models.tasks.small import architecture, same_records, words
 from tests.show.made import trained
 
@@ -181,3 +181,15 @@ def test_an_accuracy_at_chance_is_said() -> None:
     assert list(_at_chance(item(0.59, 100)))
     assert not list(_at_chance(item(0.61, 100)))
     assert not list(_at_chance(item(0.59, 10_000)))
+
+
+@pytest.mark.parametrize(
+    ("before", "losses", "said"),
+    [(8.0, (5.0, 4.0, 3.7), True), (8.0, (4.0, 3.9, 3.75), False), (8.0, (4.0, 3.0, 3.5), False), (8.0, (3.7,), False)],
+)
+def test_a_loss_that_still_falls_is_said(before: float, losses: tuple[float, ...], said: bool) -> None:
+    """The last epoch brings 0.3 of 4.3 nats, 0.15 of 4.25, a rise, or is the only one."""
+    details = {"before": before} | {f"epoch {i}": loss for i, loss in enumerate(losses, 1)}
+    item = Evidence(method="m", quantity="held-out loss, nats", estimate=losses[-1], details=details)
+    assert ("--learning-rate" in "".join(_still_falling(item))) == said
+    assert not list(_still_falling(replace(item, quantity="held-out perplexity")))

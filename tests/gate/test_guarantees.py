@@ -119,6 +119,13 @@ def test_what_the_policy_does_not_accept_is_no_matter_of_budget(
     assert fix in only(judged(report, max_epsilon="2", **flags), "max_epsilon").fix
 
 
+@pytest.mark.parametrize(("step", "noise"), [("retrain", False), ("noise", True)])
+def test_noise_is_no_way_out_for_a_private_training(tmp_path: Path, step: str, noise: bool) -> None:
+    """``privctl noise`` refuses a model that was trained privately."""
+    report = making(tmp_path / "m.report.json", replace(PROVED, epsilon=2.1), step=step)
+    assert ("privctl noise" in only(judged(report, max_epsilon="2"), "max_epsilon").fix) == noise
+
+
 @pytest.mark.parametrize(("delta", "outcome"), [(0.1, FAIL), (1 / 60, FAIL), (0.016, PASS)])
 def test_no_delta_at_which_a_record_may_come_out_whole(tmp_path: Path, delta: float, outcome: object) -> None:
     report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"examples": 60})

@@ -138,3 +138,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     callback.on_train_begin(None, state(0), None, train_dataloader=loader)
     with pytest.raises(InputError, match="returns no loss"):
         callback.on_epoch_end(None, state(2), None, model=small())
+
+
+def test_examples_on_both_sides_are_refused(tmp_path: Path) -> None:
+    """Equal ones, of tensors, lists of several lengths, and texts."""
+    again = [{"labels": each["labels"].clone(), "input_ids": each["input_ids"].clone()} for each in MEMBERS[:2]]
+    with pytest.raises(CommandError, match="2 of 3 nonmembers are members too"):
+        privctl.AuditCallback(MEMBERS, [*again, OTHERS[0]], output=tmp_path / "out")
+    ragged = [{"ids": [[1, 2], [3]], "pixels": torch.ones(2, dtype=torch.bfloat16), "text": "a"}]
+    with pytest.raises(CommandError, match="1 of 1 nonmembers"):
+        privctl.AuditCallback(ragged, [{**ragged[0], "pixels": torch.ones(2)}], output=tmp_path / "out")
+    privctl.AuditCallback(ragged, [{**ragged[0], "ids": [[1, 2], [4]]}], output=tmp_path / "out")

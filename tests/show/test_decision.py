@@ -312,8 +312,9 @@ def test_the_budget_that_left_a_leak_is_not_advised_again(
     write_report(tmp_path / "model.report.json", replace(report(), step="retrain", guarantees=(bound,)))
     parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
     leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,))
-    words = parsed(next_step(leaky, tmp_path / "model.audit.report.json").command)
-    assert words[words.index("--epsilon") + 1] == advised
+    step = next_step(leaky, tmp_path / "model.audit.report.json")
+    words = parsed(step.command)
+    assert (words[words.index("--epsilon") + 1], "with a smaller epsilon" in step.advice) == (advised, True)
 
 
 def test_an_audit_that_was_too_small_says_how_many_records_would_do(tmp_path: Path) -> None:

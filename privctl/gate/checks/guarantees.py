@@ -59,8 +59,8 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         partial(_epsilon_of, policy),
         limit,
         lambda g, size: f"{unit} {size:.4g} at delta {g.delta:g} ({', '.join(_terms(g))})",
-        f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
-        "noise (privctl noise)",
+        f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g})"
+        + (" or add noise (privctl noise)" if case.takes_noise else ""),
     )
 
 

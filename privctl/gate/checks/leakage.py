@@ -49,7 +49,6 @@ _FIX_COVERAGE = (
     "give non-members that do not occur in the training data, and the training's --max-length, so that every member is "
     "scored completely"
 )
-_FIX_PRIVACY = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: Rule -> the role of the files that an audit takes as training data for it.
 _TRAINING_ROLES = {AUC: MEMBERS, TPR: MEMBERS, EXTRACTED: TRAIN}
@@ -178,7 +177,7 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 outcome=GateOutcome.FAIL,
                 subject=_name_of(item),
                 message=f"epsilon is certainly at least {item.lower:.4g}, above {limit:g}",
-                fix=_FIX_PRIVACY,
+                fix=_fix_privacy(case),
                 place=report.place("evidence", i, "lower"),
             )
         else:
@@ -211,7 +210,7 @@ def _check_maximum(
                 outcome=GateOutcome.FAIL,
                 subject=_name_of(item),
                 message=f"{_interval_text(item)}: even the lower bound is above {limit:g}",
-                fix=_FIX_PRIVACY,
+                fix=_fix_privacy(case),
                 place=report.place("evidence", i, "lower"),
             )
         elif doubt:
@@ -308,6 +307,11 @@ def _why_doubtful(item: Evidence, policy: Policy) -> str:
             f"its confidence is {100 * item.confidence:g} %, and the policy asks for {100 * policy.min_confidence:g} %"
         )
     return ""
+
+
+def _fix_privacy(case: JudgedModel) -> str:
+    noise = ", or add noise (privctl noise)," if case.takes_noise else ""
+    return f"retrain with a smaller epsilon (privctl retrain dp-sgd){noise} and audit again"
 
 
 def _why_confounded(report: LoadedReport) -> str:

@@ -26,6 +26,10 @@ from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, SINGLE_NAME, re
 #: The epsilon of the suggested training; at most half of the epsilon that the model was trained with.
 _EPSILON = 8.0
 _CAUSAL = "causal-lm"
+_WHOLE_USERS = (
+    "if all records of a user or document are in one file, audit again with --group-by FIELD, as they may be alike; "
+    "otherwise "
+)
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
 #: Part of a verdict's reason: the model was trained on other data than the split's members.
@@ -80,15 +84,15 @@ def next_step(report: PrivacyReport, report_path: Path, *, repeated: bool = Fals
 
 
 def _train_again(report: PrivacyReport, report_path: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
+    training = _training(report, report_path)
+    private = "a smaller epsilon" if _epsilons(training) else "differential privacy at an epsilon that suits"
     advice = ("remove repetitions from the data, " if repeated else "") + (
-        "train again with differential privacy at an epsilon that suits, and audit the result; until then treat the "
-        "model as you treat its data"
+        f"train again with {private}, and audit the result; until then treat the model as you treat its data"
     )
     data = next((files[role] for role in _DATA if role in files), None)
     model = _model(report.inputs, report_path)
     if data is None or model is None:
         return NextStep(advice=advice)
-    training = _training(report, report_path)
     start, task = _trained_from(report, report_path, training), settings_of(report).task or _CAUSAL
     words: list[str | Path] = ["retrain", "dp-sgd", start or _START, *_new_adapter(report, report_path), "--data", data]
     if task != _CAUSAL:
@@ -152,7 +156,10 @@ def _membership_again(
     if users is not None and not drawn:  # records of one user are alike, which confounds too
         return _audit_by_user(report, report_path, both, users)
     if undecided.reason.startswith("confounded"):
-        return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
+        whole = "" if drawn or settings_of(report).group_by else _WHOLE_USERS
+        return NextStep(
+            advice=f"{whole}draw a split before the next training (`privctl audit split`), and audit with it"
+        )
     if drawn:
         return _split_again(report, undecided, users)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
@@ -311,11 +318,12 @@ def _trained_from(report: PrivacyReport, report_path: Path, training: tuple[Path
 
 def _smaller_epsilon(training: tuple[Path, PrivacyReport] | None) -> str:
     """An epsilon of at most ``_EPSILON`` and half of what the model was trained with, as text."""
+    return f"{min([_EPSILON, *(epsilon / 2 for epsilon in _epsilons(training))]):.1g}"
+
+
+def _epsilons(training: tuple[Path, PrivacyReport] | None) -> list[float]:
     guarantees = training[1].guarantees if training else ()
-    had = [
-        guarantee.epsilon for guarantee in guarantees if guarantee.epsilon and guarantee.notion is Notion.APPROXIMATE_DP
-    ]
-    return f"{min([_EPSILON, *(epsilon / 2 for epsilon in had)]):.1g}"
+    return [each.epsilon for each in guarantees if each.epsilon and each.notion is Notion.APPROXIMATE_DP]
 
 
 def _model(inputs: Iterable[Artifact], report_path: Path, prefix: str = "") -> Path | None:

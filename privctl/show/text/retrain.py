@@ -15,6 +15,9 @@ from privctl.show.text.style import notes, number, paragraph, table
 #: Epochs that a table shows without ``--verbose``.
 _EPOCHS = 20
 _EPOCH = re.compile(r"epoch ([0-9]+)")
+_LOSS = "held-out loss, nats"
+#: From this share of the whole fall in the last epoch, a loss is still falling.
+_FALLING = 0.05
 
 
 def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None, epochs: bool = True) -> str:
@@ -65,6 +68,7 @@ def _measures(evidence: Sequence[Evidence], *, verbose: bool, by_epoch: bool) ->
             yield paragraph(f"(one epoch in {every}: --verbose shows all {len(epochs)})")
     for item in evidence:
         yield from _at_chance(item)
+        yield from _still_falling(item)
 
 
 def _by_epoch(item: Evidence) -> dict[int, float]:
@@ -80,4 +84,18 @@ def _at_chance(item: Evidence) -> Iterator[str]:
         yield paragraph(
             f"{item.quantity} is at chance: {number(item.estimate, 3)} on {count} examples, where always answering the "
             f"most frequent label reaches {number(chance, 3)}; it does not show that the model learned anything"
+        )
+
+
+def _still_falling(item: Evidence) -> Iterator[str]:
+    """A sentence if the held-out loss fell in the last epoch by a twentieth or more of its whole fall."""
+    before, losses = item.details.get("before"), [loss for _, loss in sorted(_by_epoch(item).items())]
+    if item.quantity != _LOSS or before is None or item.estimate is None or len(losses) < 2:
+        return
+    fall, last = before - item.estimate, losses[-2] - item.estimate
+    if last >= _FALLING * fall > 0:
+        yield paragraph(
+            f"the held-out loss still fell in the last epoch, by {number(last, 3)} of {number(fall, 3)} nats: a higher "
+            "--learning-rate or more --epochs may learn more; choose them on public data, or by --search, "
+            "which epsilon counts"
         )

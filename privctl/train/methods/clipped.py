@@ -34,10 +34,9 @@ def check(request: RetrainRequest) -> None:
             "clipped records how far the trained weights can move, which gives no bound for merged adapters; add "
             "--save-adapter, or remove --lora-rank"
         )
-    if request.learning_rate * request.weight_decay >= 1:
-        raise CommandError(
-            f"--weight-decay {request.weight_decay:g} times --learning-rate {request.learning_rate:g} must be below 1"
-        )
+    rate = request.rate_for(request.batch_size)
+    if rate * request.weight_decay >= 1:
+        raise CommandError(f"--weight-decay {request.weight_decay:g} times --learning-rate {rate:g} must be below 1")
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:

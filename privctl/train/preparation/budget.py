@@ -72,7 +72,7 @@ def recipe_for(
             steps=steps,
             batch_size=size,
             sample_rate=rate,
-            learning_rate=request.learning_rate,
+            learning_rate=request.rate_for(size),
             optimizer=request.optimizer,
             clip_norm=request.clip_norm,
             noise_multiplier=noise,

@@ -30,6 +30,9 @@ from privctl.train.settings.recipe import TrainingSettings
 LEARNS_NOTHING = 1.0
 #: Below this, the norm of the noise is more than ten times the largest norm of the sum of all gradients.
 LEARNS_LITTLE = 0.1
+#: Up to this noise multiplier, batches twice as large, or twice as many epochs, of Poisson samples raise the ratio at
+#: the same epsilon by 5 % or more. Beyond it, both require as much more noise as they add signal.
+GROWS = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class SignalToNoise:
     """``steps`` sums of ``batch`` clipped gradients with ``numbers`` coordinates, with noise of ``noise_multiplier``.
 
     ``length`` is the norm of the row sums of the matrix that correlates the noise; None is sqrt(steps), for independent
-    noise.
+    noise. ``sample_rate`` is that of the batches, 1 if they are the same whatever the options say.
     """
 
     steps: int
@@ -45,6 +48,7 @@ class SignalToNoise:
     noise_multiplier: float
     numbers: int
     length: float | None = None
+    sample_rate: float = 1.0
 
     @property
     def along(self) -> float:
@@ -57,15 +61,24 @@ class SignalToNoise:
         """The ratio of the norms of all gradients and of the noise in all dimensions."""
         return self.along / math.sqrt(max(1, self.numbers))
 
+    @property
+    def grows(self) -> bool:
+        """Whether larger batches or more epochs raise the ratio at the same epsilon."""
+        return self.sample_rate < 1 and self.noise_multiplier < GROWS
 
-def signal_to_noise(recipe: TrainingSettings, numbers: int) -> SignalToNoise:
-    """The ratio for a run with noise that trains ``numbers`` parameters by ``recipe``."""
+
+def signal_to_noise(recipe: TrainingSettings, numbers: int, *, planned: bool = False) -> SignalToNoise:
+    """The ratio for a run with noise that trains ``numbers`` parameters by ``recipe``.
+
+    ``planned``: a plan sets batches and steps.
+    """
     return SignalToNoise(
         steps=recipe.steps,
         batch=recipe.batch_size,
         noise_multiplier=recipe.sum_noise_multiplier,
         numbers=numbers,
         length=_length(recipe),
+        sample_rate=1.0 if planned else recipe.sample_rate,
     )
 
 
@@ -88,10 +101,11 @@ def noise_warnings(ratio: SignalToNoise) -> Iterator[str]:
             "raise --epsilon, or train on more data"
         )
     elif ratio.in_length < LEARNS_LITTLE:
+        larger = "raise --batch-size or --epochs, which helps at the same epsilon, or " if ratio.grows else ""
         yield (
             f"little may be learned with {shown}: the noise moves the {ratio.numbers} trained numbers "
-            f"{1 / ratio.in_length:.0f} times as far as the gradients of all steps together can; raise --epsilon, "
-            "train on more data, or train fewer numbers (--train, --lora-rank)"
+            f"{1 / ratio.in_length:.0f} times as far as the gradients of all steps together can; {larger}raise "
+            "--epsilon, train on more data, or train fewer numbers (--train, --lora-rank)"
         )
 
 

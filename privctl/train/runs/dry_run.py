@@ -136,7 +136,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:
-        ratio = signal_to_noise(recipe, trained)
+        ratio = signal_to_noise(recipe, trained, planned=job.plan is not None)
         warnings += noise_warnings(ratio)
     if recipe.coefficients is not None or recipe.matrix is not None:
         warnings.append(_CORRELATED)

@@ -171,7 +171,7 @@ def _noise_warnings(job: TrainingJob, network: nn.Module) -> Iterator[str]:
     """A warning if the noise is so large that nothing or little can be learned."""
     if job.request.method.noised:
         trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        yield from noise_warnings(signal_to_noise(job.recipe, trained))
+        yield from noise_warnings(signal_to_noise(job.recipe, trained, planned=job.plan is not None))
 
 
 def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
@@ -249,6 +249,7 @@ def announced(job: TrainingJob) -> str:
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    sentence += f", learning rate {recipe.learning_rate:g}"
     if (mixing := recipe.public) is not None:
         sentence += (
             f"; {mixing.weight:g} times the mean gradient of {counted(mixing.batch_size, 'public record')} a step"

@@ -103,7 +103,7 @@ def require_searchable(request: RetrainRequest, candidates: SearchedSettings) ->
         try:
             TrainingSettings(
                 method=request.method_name, steps=1, batch_size=1, sample_rate=1, noise_multiplier=1,
-                **{"learning_rate": request.learning_rate, **combination},
+                **{"learning_rate": request.rate_for(request.batch_size), **combination},
             )  # fmt: skip
         except ValueError as error:
             raise CommandError(flagged(str(error), SEARCHABLE)) from None

@@ -197,10 +197,14 @@ class Method:
     files: tuple[str, ...] = ()
 
 
+_LEARNING_RATE = 5e-4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainRequest:
     """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected size.
 
+    ``learning_rate`` None stands for the default, ``rate_for`` of the batch size.
     ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
     ``public`` records are mixed into a private run. ``show_unprotected`` requests a private file of the metrics that
     the report of a private run withholds. ``logs`` are written during training. ``bf16`` None computes in bfloat16 on a
@@ -222,7 +226,7 @@ class RetrainRequest:
     epochs: float | None = None
     steps: int | None = None
     batch_size: int = 64
-    learning_rate: float = 5e-4
+    learning_rate: float | None = None
     optimizer: Optimizer = Optimizer.ADAMW
     momentum: float = 0.0
     beta1: float = 0.9
@@ -254,6 +258,17 @@ class RetrainRequest:
             )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}; it must be at least 0 and below 2^63")
+
+    def rate_for(self, batch_size: float) -> float:
+        """The highest learning rate, by default for batches of ``batch_size``.
+
+        Adam moves a weight by about the rate in each step, mostly at random where noise exceeds the gradient, so the
+        noise of an epoch moves it by the rate times the root of its steps. Fewer steps allow a higher rate.
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        noisy = self.method.noised and self.method.numbers(self) is None
+        return _LEARNING_RATE * (min(max(1.0, batch_size / 64), 4.0) ** 0.5 if noisy else 1.0)
 
     @property
     def method_name(self) -> str:

@@ -290,6 +290,18 @@ def test_groups_that_an_audit_states_are_counted_again(report_path: Path) -> Non
     assert "it counts 24 groups of 24 members, but their files hold 12 values of 'user'" in found.reason
 
 
+def test_groups_whose_records_are_cut_are_counted_as_groups(
+    report_path: Path, llama: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the 24 users has 2 records of 4 words or more."""
+    sides = [f"--{side}s={report_path.with_name(f'{side[0]}.jsonl')}" for side in ("member", "nonmember")]
+    output = ["-o", str(report_path.with_name("cut.report.json")), "--log", str(report_path.with_name("cut.jsonl"))]
+    call = ["audit", "membership", str(llama), *sides, "--group-by", "user", "--max-length", "4", "--device", "cpu"]
+    assert run([*call, "--attack", "loss", *output]) == 0
+    assert "cut to their first 4 tokens: some records of 24 of 24 groups" in " ".join(capfd.readouterr().out.split())
+    assert run(["verify", output[1], "-q"]) == 0
+
+
 @pytest.mark.parametrize(
     ("names", "outcome", "reason"),
     [

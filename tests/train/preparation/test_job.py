@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
@@ -34,6 +36,17 @@ def test_noise_that_the_method_does_not_add_is_refused(method: str, noise: float
     with pytest.raises(ValueError, match="noise_multiplier"):
         job(method, noise)
     assert job(method, 1.0 - noise).recipe.noise_multiplier == 1.0 - noise
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "rate"),
+    [("dp-sgd", 16, 5e-4), ("dp-sgd", 64, 5e-4), ("dp-sgd", 128, 5e-4 * 2**0.5), ("dp-sgd", 256, 1e-3),
+     ("dp-sgd", 4096, 1e-3), ("dp-zo", 256, 5e-4), ("plain", 256, 5e-4)],
+)  # fmt: skip
+def test_noisy_gradients_of_larger_batches_allow_higher_rates(method: str, batch: int, rate: float) -> None:
+    request = replace(job("dp-sgd", 1.0).request, method=method_named(method), settings=MethodSettings())
+    assert request.rate_for(batch) == pytest.approx(rate)
+    assert replace(request, learning_rate=0.1).rate_for(batch) == 0.1
 
 
 def test_two_passes_are_left_where_one_was_made_and_the_method_has_them() -> None:

@@ -130,3 +130,13 @@ def test_counting_finds_what_the_reading_finds(folder: Path, tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no images"):
         count_examples(tmp_path / "empty")
+
+
+def test_a_folder_of_data_is_not_called_absent(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def moved(data: dict[str, Any]) -> None:
+        (train,) = (each for each in data["inputs"] if each["path"] == "train.jsonl")
+        train["path"] = "start"
+
+    path = forged(folder / "dp-sgd.report.json", "folder.report.json", moved)
+    output = verify_with_data(capsys, path, folder / "train.jsonl")[1]
+    assert "digest of the input start: only --data compares a folder" in output

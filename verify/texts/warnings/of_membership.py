@@ -93,7 +93,10 @@ TEXTS: dict[str, str] = {
     "groups": groups(None),
     "users spelled alike": ALIKE_USERS,
     "left out": form("left out: {side}, {why}", side=f"{either('member')}|{either('nonmember')}", why=_REASONS),
-    "cut": form("cut to their first {n} tokens: {n} of {records}", n=COUNT + "|None", records=either("record")),
+    "cut": form(
+        "cut to their first {n} {what}: {cut}", n=COUNT + "|None", what="tokens|samples",
+        cut=rf"{COUNT} of {either('record')}|some records of {COUNT} of {either('group')}",
+    ),
     "backwards": backwards(None, None),
     "guesses not made": form(NOT_MADE, guesses=_GUESSES, bounds="the bounds"),
     "guesses not made for a bound": form(NOT_MADE, guesses=_GUESSES, bounds="the bound on .{1,200}"),
