@@ -76,7 +76,8 @@ class PerExample:
     With two ``passes``, no layer's inputs and output gradients are kept until all norms are known: a second backward
     pass adds what the first measured. Results are the same up to rounding. ``compared`` means that another engine, with
     the same ``layouts``, has already compared the gradients of all these parameters with autograd's. With ``each_pass``
-    later passes are checked for rows of other examples, by one more backward pass unless the graph proves all in place.
+    later passes are checked for rows of other examples, by one more backward pass unless the graph proves all in place;
+    if the model's code is ``trusted`` to select no rows by their content, only for operations that no such pass had.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class PerExample:
         compared: bool = False,
         layouts: Layouts | None = None,
         each_pass: bool = False,
+        trusted: bool = False,
     ) -> None:
         self.clipping, self.passes = clipping, passes
         self._model, self._may_promote, self._layouts = model, may_promote, layouts or Layouts()
@@ -104,7 +106,7 @@ class PerExample:
         self._bounded = bounded(model)
         self.bound_rows()
         self._promoted = {each.module: each for each in promoted}
-        self._ownership = Ownership(enabled=each_pass)
+        self._ownership = Ownership(enabled=each_pass, trusted=trusted)
         self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
         self._saved = {} if self._leaves.shared else saved_with(model)
@@ -300,7 +302,7 @@ class PerExample:
                 sources = [anchor, *(self._leaves.by_name[name] for name in idle)]
                 uses = dict(self._recorder.uses)  # before checkpointed layers are recomputed, which counts them again
                 proved = expected is None and self._layouts.by_rows and self._ownership.enabled and keeps_blocks(losses)
-                if self._ownership.enabled and len(losses) > 1 and not proved:
+                if not proved and self._ownership.wanted(losses, compared=expected is not None):
                     with self._ownership.weighing(losses, self._run, reduced=self.reduced) as weighed:
                         torch.autograd.grad(weighed, [anchor], retain_graph=True, allow_unused=True)
                 self._recorder.sink = measured = measurer(self.passes, uses, self.trainable, losses, expected, wanted)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from privctl.train.clipping.blocks import operations
 from privctl.train.clipping.generic import attention
 from privctl.train.clipping.layouts import Layout, Layouts
 from privctl.train.clipping.recurrent import recurrent
@@ -66,10 +67,13 @@ def rows_of(
 
 
 class Ownership:
-    """The check of each pass, if ``enabled``: first of a ``weighing`` backward pass, then of the one recorded."""
+    """The check of each pass, if ``enabled``: first of a ``weighing`` backward pass, then of the one recorded.
 
-    def __init__(self, *, enabled: bool) -> None:
-        self.enabled = enabled
+    Of ``trusted`` code, only passes with operations are checked that no earlier one had.
+    """
+
+    def __init__(self, *, enabled: bool, trusted: bool = False) -> None:
+        self.enabled, self._trusted, self._graphs = enabled, trusted, set[int]()
         self._comparing = self._weighing = False
         self._weights = torch.empty(0)
         self._projected: dict[object, list[Tensor]] = {}
@@ -84,6 +88,17 @@ class Ownership:
             return None
         places = torch.cat([torch.arange(size) for size in packed.batch_sizes.tolist()]).to(packed.data.device)
         return places if packed.sorted_indices is None else packed.sorted_indices[places]
+
+    def wanted(self, losses: Tensor, *, compared: bool) -> bool:
+        """Whether to check a pass with ``losses`` (n,); one that is ``compared`` with autograd always is."""
+        if not self.enabled or len(losses) == 1:
+            return False
+        if not self._trusted:
+            return True
+        graph = operations(losses)
+        known = graph in self._graphs and not compared
+        self._graphs.add(graph)
+        return not known
 
     @contextmanager
     def weighing(self, losses: Tensor, run: int, *, reduced: bool) -> Iterator[Tensor]:

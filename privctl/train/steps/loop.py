@@ -244,6 +244,7 @@ class Trainer:
             may_promote=may_promote,
             passes=self.recipe.clipping_passes,
             each_pass=each_pass,
+            trusted=True,
         )
 
     def _step(

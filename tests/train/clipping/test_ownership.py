@@ -142,6 +142,14 @@ def test_ones_own_loop_is_checked_in_each_pass() -> None:
     torch.testing.assert_close(clipped.norms.float(), alone, rtol=1e-4, atol=1e-5)
 
 
+def test_of_trusted_code_only_new_operations_are_checked() -> None:
+    ownership, x = engine.Ownership(enabled=True, trusted=True), torch.ones(3, 2, requires_grad=True)
+    assert ownership.wanted(x.flip(0).sum(1), compared=False)
+    assert not ownership.wanted(x.flip(0).sum(1), compared=False)
+    assert ownership.wanted(x.flip(0).sum(1), compared=True)
+    assert ownership.wanted(x.flip(0).tanh().sum(1), compared=False)
+
+
 def test_weights_of_many_examples_differ_and_scale_exactly() -> None:
     ownership = engine.Ownership(enabled=True)
     weights = ownership._weights_for(200, 60)
