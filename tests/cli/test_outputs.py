@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -150,3 +151,20 @@ def test_an_output_that_is_cut_off_is_an_error(tmp_path: Path, unbuffered: str) 
     assert done.returncode == 4
     assert done.stderr == b"privctl: the operating system refused: File too large; files written earlier are intact\n"
     assert (tmp_path / "help.txt").stat().st_size <= 1024
+
+
+@pytest.mark.parametrize(("command", "code"), [(["verify"], 0), (["gate", "--max-epsilon", "0.1"], 1)])
+def test_a_closed_standard_output_does_not_change_the_verdict(report: Path, command: list[str], code: int) -> None:
+    """As in a daemon, or ``privctl verify ... >&-``."""
+    call = shlex.join([*command, str(report)])
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m privctl {call} >&-"], capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+
+
+def test_a_reader_that_leaves_is_no_failed_policy(report: Path) -> None:
+    call = [sys.executable, "-m", "privctl", "gate", str(report), "--format", "json", "--max-epsilon", "1000"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        done = subprocess.run(call, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (4, b"")
