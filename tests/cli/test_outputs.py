@@ -168,3 +168,28 @@ def test_a_reader_that_leaves_is_no_failed_policy(report: Path) -> None:
     with os.fdopen(write, "wb") as pipe:
         done = subprocess.run(call, stdout=pipe, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (4, b"")
+
+
+def test_a_folder_that_may_only_be_read_is_refused_before_the_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A read-only file system is one for root too. What only looks as if it lay there is still written."""
+    (tmp_path / "link.json").symlink_to(tmp_path / "other" / "plan.json")
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    records = tmp_path / "m.jsonl"
+    records.write_text('{"text": "a"}\n{"text": "b"}\n')
+    place = str(tmp_path / "out.jsonl")
+    audit = ["audit", "membership", str(model), "--members", str(records), "--nonmembers", str(model)]
+    for call in ([*PLAN, "-o", place], ["secrets", "scan", str(records), "-o", place], [*audit, "-o", place]):
+        assert run([*call, "-q"]) == 4
+        shown = capsys.readouterr()
+        assert (shown.out, f"{tmp_path} may only be read; choose another folder" in shown.err) == ("", True)
+    assert run([*PLAN, "-q", "-o", str(tmp_path / "link.json")]) == 0
+    assert run([*PLAN, "-q", "-o", "/dev/null"]) == 0
+    assert (tmp_path / "other" / "plan.json").is_file()
+
+
+def test_a_name_that_is_too_long_is_to_be_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "-q", "-o", str(tmp_path / ("n" * 250))]) == 4
+    assert "cannot be written: File name too long; choose a shorter one" in capsys.readouterr().err
