@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,8 +56,10 @@ class RunFolder:
 
     @staticmethod
     def require_new(path: Path) -> None:
-        """Raise CommandError if there is a folder already."""
+        """Raise CommandError if there is a folder already, which another process may be working in."""
         if path.exists():
+            with suppress(OSError):
+                Claim(path, "run").close()
             raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
 
     @classmethod

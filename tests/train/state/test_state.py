@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from privctl.domain.errors import CommandError, FileSystemError, InputError
+from privctl.storage.turns import Claim
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
 
@@ -78,6 +79,16 @@ def test_a_failure_in_the_first_step_leaves_nothing_behind(
             folder.mark_side_releases(number)
         raise error
     assert (tmp_path / "run").exists() is kept
+
+
+def test_a_run_that_goes_on_is_not_said_to_be_unfinished(tmp_path: Path) -> None:
+    """That message offers to remove its folder."""
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.keep(Claim(tmp_path / "run", "run"))
+        with pytest.raises(CommandError, match="another process goes on with the run in .*; wait for it, or stop it"):
+            RunFolder.require_new(tmp_path / "run")
+    with pytest.raises(CommandError, match="unfinished run; continue it with --resume, or remove it"):
+        RunFolder.require_new(tmp_path / "run")
 
 
 def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew(tmp_path: Path) -> None:
