@@ -190,7 +190,14 @@ class RunFolder:
         return key
 
     def save(self, saved: SavedState) -> None:
-        """Write the state. A kill at any moment leaves the old state or this one."""
+        """Write the state. A kill at any moment, or a full disk, leaves the old state or this one."""
+        try:
+            self._save(saved)
+        except FileSystemError as fault:
+            problem = str(fault).rpartition("; ")[0]
+            raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
+
+    def _save(self, saved: SavedState) -> None:
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         files = [name, *(file for file in _KEPT if (self.path / file).is_file())]

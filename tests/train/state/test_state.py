@@ -270,6 +270,24 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: py
     RunFolder.begin(tmp_path / "run", FACTS)
 
 
+def test_a_full_disk_later_leaves_the_state_before_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(1)
+        folder.save(saved(1, 1))
+        folder.mark(2)
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(FileSystemError, match="does not fit: No space .*; mend that, then continue with --resume"):
+            folder.save(saved(2, 2))
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.updates, found.steps_begun) == (1, 2)
+
+
 def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.mark(1)
