@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.membership.features import ngrams
+from audits.membership.features import Ngrams
 from audits.scores.table import ScoreTable
 from audits.scores.tasks import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.statistics.max_t import Statistics, rank_statistics
@@ -20,7 +20,6 @@ from privctl.domain.evidence import Evidence
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from scipy import sparse
 
 #: The false positive rates at which the TPR is reported.
 RATES = (0.01, 0.001)
@@ -76,9 +75,9 @@ class Candidates:
             self._made[key] = make()
         return self._made[key]
 
-    def ngrams(self, texts: Sequence[str]) -> sparse.csr_array:
-        """``ngrams`` of ``texts``, cached: without labels, attack and baseline use the same texts."""
-        counts: sparse.csr_array = self.once(("n-grams", *texts), lambda: ngrams(texts))
+    def ngrams(self, texts: Sequence[str]) -> Ngrams:
+        """The n-grams of ``texts``, cached: without labels, attack and baseline use the same texts."""
+        counts: Ngrams = self.once(("n-grams", *texts), lambda: Ngrams(texts))
         return counts
 
     @property

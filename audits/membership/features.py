@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The number of hash buckets for n-grams, the largest n, and the number of leading characters used.
 BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
+#: The number of texts whose n-grams are counted at a time, and the most n-grams that are kept, of 8 bytes each.
+_BLOCK, _KEPT = 4096, 32 << 20
 #: Larger images are subsampled to about this many pixels per side before their statistics are computed.
 LOOKED_AT = 64
 #: The number of most frequent labels that get a feature of their own.
@@ -31,19 +33,72 @@ _SPACES = {code: 0xF0000 + code for code in range(0x3001) if chr(code).isspace()
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
-def record_features(
-    records: Sequence[Record], count: Callable[[Sequence[str]], sparse.csr_array] | None = None
-) -> sparse.csr_array:
-    """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label.
+class Ngrams:
+    """``ngrams`` of ``texts``, by rows. Where they would fill much memory they are not kept, but computed when needed.
 
-    ``count`` replaces ``ngrams``, for callers that cache its result.
+    ``used`` are the columns that any text has.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        found, size = np.zeros(BUCKETS, dtype=np.bool_), 0
+        kept: list[sparse.csr_array] | None = []
+        for rows in self._places():
+            block = ngrams(texts[rows])
+            found[block.indices] = True
+            size += block.nnz
+            kept = None if kept is None or size > _KEPT else [*kept, block]
+        self.used = np.flatnonzero(found)
+        self._kept = sparse.csr_array(sparse.vstack(kept, format="csr")) if kept else None
+
+    def _places(self) -> Iterator[slice]:
+        return (slice(start, start + _BLOCK) for start in range(0, len(self._texts), _BLOCK))
+
+    def blocks(self) -> Iterator[sparse.csr_array]:
+        """The rows of all texts, a few thousand at a time, [texts, ``BUCKETS``]."""
+        return (ngrams(self._texts[rows]) if self._kept is None else self._kept[rows] for rows in self._places())
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> sparse.csr_array:
+        return ngrams([self._texts[row] for row in rows]) if self._kept is None else self._kept[rows]
+
+
+class RecordFeatures:
+    """The features of records, by rows: their n-grams, and those in ``others`` [records, features]."""
+
+    def __init__(self, grams: Ngrams, others: NDArray[np.float64]) -> None:
+        self._grams, self._others = grams, others
+        self._column = np.full(BUCKETS, -1, dtype=np.int32)
+        self._column[grams.used] = np.arange(len(grams.used))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of records, and of features."""
+        return len(self._others), len(self._grams.used) + self._others.shape[1]
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> sparse.csr_array:
+        grams = self._grams[rows]
+        used = (grams.data, self._column[grams.indices], grams.indptr)
+        blocks = [
+            sparse.csr_array(used, shape=(len(rows), len(self._grams.used))),
+            sparse.csr_array(self._others[rows]),
+        ]
+        return sparse.csr_array(sparse.hstack(blocks).astype(np.float32))
+
+    def whole(self) -> sparse.csr_array:
+        """All of them, [records, features]."""
+        return self[np.arange(len(self._others))]
+
+
+def record_features(records: Sequence[Record], count: Callable[[Sequence[str]], Ngrams] = Ngrams) -> RecordFeatures:
+    """Features of the records themselves: text, or a coarse image or sound, and label.
+
+    ``count`` replaces ``Ngrams``, for callers that cache it.
     """
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
-    grams = (count or ngrams)(texts)
-    blocks = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
+    others = numbers(texts) / 4
     if records and records[0].pixels is not None:
-        blocks.append(sparse.csr_array(_thumbnails(records)))
-    return sparse.csr_array(sparse.hstack(blocks).astype(np.float32))
+        others = np.concatenate([others, _thumbnails(records)], axis=1)
+    return RecordFeatures(count(texts), others)
 
 
 def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]:

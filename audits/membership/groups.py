@@ -242,7 +242,7 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
     records = [_joined_record([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
     features = sparse.hstack(
-        [mean @ record_features(candidates.records, candidates.ngrams), sparse.csr_array(_of_size(sizes))]
+        [mean @ record_features(candidates.records, candidates.ngrams).whole(), sparse.csr_array(_of_size(sizes))]
     )
     return Candidates(
         table=replace(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings
-from audits.membership.features import image_features, label_features, numbers, sound_features
+from audits.membership.features import BUCKETS, image_features, label_features, numbers, sound_features
 from audits.membership.lira import confidence
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.statistics.cross_fit import folds
@@ -102,8 +102,9 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
     else:
         texts = candidates.texts
         grams = candidates.ngrams(texts)
-        directions = np.random.default_rng(seed).normal(size=(grams.shape[1], _DIRECTIONS)).astype(np.float32)
-        columns += [numbers(texts), np.log(np.diff(candidates.table.offsets))[:, None], np.asarray(grams @ directions)]
+        directions = np.random.default_rng(seed).normal(size=(BUCKETS, _DIRECTIONS)).astype(np.float32)
+        along = np.concatenate([np.asarray(block @ directions) for block in grams.blocks()])
+        columns += [numbers(texts), np.log(np.diff(candidates.table.offsets))[:, None], along]
     if candidates.reference is not None:
         columns.append(candidates.reference[:, None])
     return np.concatenate(columns, axis=1)

@@ -19,11 +19,18 @@ from scipy import sparse
 from privctl.domain.progress import Progress, unseen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+    #: Rows of features, [rows, columns], by the numbers of records.
+    _Rows = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 FOLDS = 10
 #: More columns than this are summed with random signs into this many (a count sketch), unless there are fewer records.
 DIRECTIONS = 2000
+#: The number of records whose features are in memory at a time.
+_BLOCK = 4096
 
 
 def folds(digests: Sequence[bytes], count: int = FOLDS) -> NDArray[np.int64]:
@@ -38,17 +45,17 @@ def cross_fitted(
 ) -> NDArray[np.float64]:
     """How member-like each record is according to the other folds, for each row of ``labels``, [rows, records].
 
-    ``features`` [records, columns] may be sparse. ``ridge`` is the penalty on the squared coefficients per training
-    record. ``progress`` counts the folds.
+    ``features`` [records, columns] may be sparse, or compute the rows that it is indexed with. ``ridge`` is the penalty
+    on the squared coefficients per training record. ``progress`` counts the folds.
     """
-    narrow = _narrowed(features, len(fold))
+    records, columns = len(fold), features.shape[1]
     judged_in = [np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)]
     scores = np.zeros(labels.shape)
     with progress("comparing the records alone", len(judged_in), "folds") as advance:
-        if narrow is None:
-            parts = _by_gram(features, judged_in, labels, ridge)
+        if columns > records and records <= DIRECTIONS:
+            parts = _by_gram(features[np.arange(records)], judged_in, labels, ridge)
         else:
-            parts = _by_columns(narrow, judged_in, labels, ridge)
+            parts = _by_columns(_narrow_rows(features), judged_in, labels, ridge)
         for judged, part in zip(judged_in, parts, strict=True):
             scores[:, judged] = part
             advance(1)
@@ -69,21 +76,29 @@ def _by_gram(
 
 
 def _by_columns(
-    narrow: NDArray[np.float64], judged_in: Sequence[NDArray[np.int64]], labels: NDArray[np.bool_], ridge: float
+    narrow: _Rows, judged_in: Sequence[NDArray[np.int64]], labels: NDArray[np.bool_], ridge: float
 ) -> Iterator[NDArray[np.float64]]:
     """As ``_by_gram``, from the inner products of columns.
 
     What the other folds give is the sum over all folds minus the judged one's, so every product is taken twice, and not
-    once for each of the other folds.
+    once for each of the other folds. Only a block of rows is in memory at a time.
     """
-    sums = (_FoldSums.of(narrow[judged], labels[:, judged]) for judged in judged_in)
-    whole = reduce(lambda total, part: _FoldSums(*map(add, total, part)), sums)
+    whole = reduce(_FoldSums.plus, (_FoldSums.of(narrow, judged, labels) for judged in judged_in))
     for judged in judged_in:
-        learned = _FoldSums(*map(sub, whole, _FoldSums.of(narrow[judged], labels[:, judged])))
-        count = len(narrow) - len(judged)
+        learned = _FoldSums(*map(sub, whole, _FoldSums.of(narrow, judged, labels)))
+        count = labels.shape[1] - len(judged)
         targets = learned.labelled - learned.members[:, None] / count * learned.columns
-        inner = learned.inner + ridge * count * np.eye(narrow.shape[1])
-        yield targets @ np.linalg.solve(inner, narrow[judged].T)
+        inner = learned.inner + ridge * count * np.eye(len(learned.inner))
+        blocks = _blocks(judged)
+        if len(blocks) == 1:
+            yield targets @ np.linalg.solve(inner, narrow(judged).T)
+        else:  # as many rows of labels at most as columns
+            weights = np.linalg.solve(inner, targets.T).T
+            yield np.concatenate([weights @ narrow(block).T for block in blocks], axis=1)
+
+
+def _blocks(records: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return np.split(records, range(_BLOCK, len(records), _BLOCK))
 
 
 class _FoldSums(NamedTuple):
@@ -98,23 +113,29 @@ class _FoldSums(NamedTuple):
     members: Any
 
     @classmethod
-    def of(cls, narrow: NDArray[np.float64], labels: NDArray[np.bool_]) -> _FoldSums:
-        """The sums over the records of ``narrow`` [records, columns] with ``labels`` [rows, records]."""
+    def of(cls, narrow: _Rows, records: NDArray[np.int64], labels: NDArray[np.bool_]) -> _FoldSums:
+        """The sums over ``records``, with the ``labels`` [rows, all records]."""
+        return reduce(cls.plus, (cls._of_block(narrow(block), labels[:, block]) for block in _blocks(records)))
+
+    @classmethod
+    def _of_block(cls, narrow: NDArray[np.float64], labels: NDArray[np.bool_]) -> _FoldSums:
         targets = labels.astype(np.float64)
         return cls(narrow.T @ narrow, narrow.sum(axis=0), targets @ narrow, targets.sum(axis=1))
 
+    def plus(self, other: _FoldSums) -> _FoldSums:
+        """The sums over the records of both."""
+        return _FoldSums(*map(add, self, other))
 
-def _narrowed(features: Any, records: int) -> NDArray[np.float64] | None:
-    """``features`` with at most ``DIRECTIONS`` columns; None if there are fewer records than columns anyway."""
+
+def _narrow_rows(features: Any) -> _Rows:
+    """Rows of ``features`` with at most ``DIRECTIONS`` columns."""
     columns = features.shape[1]
-    if columns > records and records <= DIRECTIONS:
-        return None
-    if columns > DIRECTIONS:
-        random = np.random.default_rng(0)
-        signs, place = random.choice([-1.0, 1.0], columns), random.integers(DIRECTIONS, size=columns)
-        sketch = sparse.csr_array((signs, (np.arange(columns), place)), shape=(columns, DIRECTIONS))
-        features = sparse.csr_array(features) @ sketch
-    return _dense(features)
+    if columns <= DIRECTIONS:
+        return lambda records: _dense(features[records])
+    random = np.random.default_rng(0)
+    signs, place = random.choice([-1.0, 1.0], columns), random.integers(DIRECTIONS, size=columns)
+    sketch = sparse.csr_array((signs, (np.arange(columns), place)), shape=(columns, DIRECTIONS))
+    return lambda records: _dense(sparse.csr_array(features[records]) @ sketch)
 
 
 def _dense(values: Any) -> NDArray[np.float64]:

@@ -44,9 +44,12 @@ def areas(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64
     Ties count half. NaN for a row with only one kind of label.
     """
     members = labels.sum(axis=1)
-    ranks = mean_ranks(scores)
-    # One row of ranks serves all labels; fitted scores have a row each.
-    sums = labels @ ranks if ranks.ndim == 1 else np.einsum("ij,ij->i", ranks, labels.astype(np.float64))
+    # One row of ranks serves all labels; fitted scores have a row each, of which one is ranked at a time.
+    sums = (
+        labels @ mean_ranks(scores)
+        if scores.ndim == 1
+        else np.array([row_labels @ mean_ranks(row) for row, row_labels in zip(scores, labels, strict=True)])
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((sums / members - (members + 1) / 2) / (labels.shape[1] - members))
 

@@ -124,10 +124,11 @@ def main() -> NoReturn:
     with reporting_slow_imports(sys.argv[1:]):
         code = run(sys.argv[1:])
     with suppress(ValueError):  # closed
-        try:
-            sys.stdout.flush()
-        except OSError:  # already reported; otherwise Python would flush again and change the exit code
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:  # None where the caller closed it
+            try:
+                sys.stdout.flush()
+            except OSError:  # already reported; otherwise Python would flush again and change the exit code
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -155,9 +156,7 @@ def run(arguments: list[str]) -> int:
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
         return _fail(INTERRUPTED, ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader closed the pipe. Discard the rest, so that Python prints no error of its own at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:  # how click answers a closed pipe, with 1, which would say that a policy failed
         return ExitCode.FAILURE
     except Exception as error:
         return _fail(*_unhandled(error))

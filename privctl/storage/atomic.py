@@ -52,6 +52,8 @@ def writing(path: Path) -> Iterator[None]:
                 f"{path} cannot be written: the folder in its place is not empty, and another command may be using it; "
                 "let that end, or choose another folder"
             ) from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileSystemError(f"{path} cannot be written: {error.strerror}; choose a shorter one") from None
         do = "let it end, or " if isinstance(error, FolderHeldError) else ""
         raise FileSystemError(f"{path} cannot be written: {error.strerror}; {do}choose another folder") from None
 
@@ -334,9 +336,13 @@ def require_regular(path: Path, *, option: str = "--output") -> None:
 
 
 def _require_parent(path: Path) -> None:
+    """Raise CommandError if ``path`` has no parent folder, FileSystemError if nothing can be written into that."""
     parent = path.absolute().parent
     if not parent.is_dir():
         raise CommandError(f"{parent} is not a folder to write {path.name} into; make it first")
+    written = Path(os.path.realpath(path)).parent
+    if not takes_a_stream(path) and not os.access(written, os.W_OK | os.X_OK):
+        raise FileSystemError(f"{path} cannot be written: {written} may only be read; choose another folder")
 
 
 def _claim(path: Path, create: Callable[[Path], int | None]) -> tuple[Path, int]:

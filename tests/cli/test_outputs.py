@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -150,3 +151,45 @@ def test_an_output_that_is_cut_off_is_an_error(tmp_path: Path, unbuffered: str) 
     assert done.returncode == 4
     assert done.stderr == b"privctl: the operating system refused: File too large; files written earlier are intact\n"
     assert (tmp_path / "help.txt").stat().st_size <= 1024
+
+
+@pytest.mark.parametrize(("command", "code"), [(["verify"], 0), (["gate", "--max-epsilon", "0.1"], 1)])
+def test_a_closed_standard_output_does_not_change_the_verdict(report: Path, command: list[str], code: int) -> None:
+    """As in a daemon, or ``privctl verify ... >&-``."""
+    call = shlex.join([*command, str(report)])
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m privctl {call} >&-"], capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+
+
+def test_a_reader_that_leaves_is_no_failed_policy(report: Path) -> None:
+    call = [sys.executable, "-m", "privctl", "gate", str(report), "--format", "json", "--max-epsilon", "1000"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        done = subprocess.run(call, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
+def test_a_folder_that_may_only_be_read_is_refused_before_the_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A read-only file system is one for root too. What only looks as if it lay there is still written."""
+    (tmp_path / "link.json").symlink_to(tmp_path / "other" / "plan.json")
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    records = tmp_path / "m.jsonl"
+    records.write_text('{"text": "a"}\n{"text": "b"}\n')
+    place = str(tmp_path / "out.jsonl")
+    audit = ["audit", "membership", str(model), "--members", str(records), "--nonmembers", str(model)]
+    for call in ([*PLAN, "-o", place], ["secrets", "scan", str(records), "-o", place], [*audit, "-o", place]):
+        assert run([*call, "-q"]) == 4
+        shown = capsys.readouterr()
+        assert (shown.out, f"{tmp_path} may only be read; choose another folder" in shown.err) == ("", True)
+    assert run([*PLAN, "-q", "-o", str(tmp_path / "link.json")]) == 0
+    assert run([*PLAN, "-q", "-o", "/dev/null"]) == 0
+    assert (tmp_path / "other" / "plan.json").is_file()
+
+
+def test_a_name_that_is_too_long_is_to_be_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "-q", "-o", str(tmp_path / ("n" * 250))]) == 4
+    assert "cannot be written: File name too long; choose a shorter one" in capsys.readouterr().err

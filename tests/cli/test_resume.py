@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import torch
 import transformers
 
 from privctl.cli import run
-from privctl.domain.errors import InputError, RunInterruptedError
+from privctl.domain.errors import FileSystemError, InputError, RunInterruptedError
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.progress import unseen
 from privctl.reports.files import read_report
@@ -25,7 +26,10 @@ from privctl.train.runs import gradient_training
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.settings.session import Session
 from privctl.train.state.fingerprint import difference, fingerprint_of
+from privctl.train.state.resuming import require_steps_left
+from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.gradient_noise import CipherNoise
+from privctl.train.steps.saved_state import SavedState
 from tests.few import few
 from tests.models.tasks.small import architecture, words
 
@@ -305,3 +309,52 @@ def test_what_follows_from_options_is_named_last_and_only_alone() -> None:
     own = {"method": "dpquant", "settings": {"clip": 0.01}}
     now = {"method": "dpquant", "settings": {"clip": 0.5}}
     assert difference(own, now, method_named("dpquant").settings) == "with --measure-clip 0.01, not 0.5"
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise FileSystemError("out.run does not fit: No space left on device; free some space or choose another folder")
+
+
+def begun_in(folder: Path) -> int:
+    return len((folder / "out.run" / "begun").read_bytes().splitlines())
+
+
+def fresh(interrupted: Path, tmp_path: Path) -> Path:
+    for name in ("start", "train.jsonl"):
+        (tmp_path / name).symlink_to(interrupted / name)
+    return tmp_path
+
+
+def test_a_disk_without_room_for_the_state_costs_one_step(
+    interrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fresh(interrupted, tmp_path)
+    monkeypatch.setattr(RunFolder, "save", fail)
+    with pytest.raises(FileSystemError):
+        run_training(prepare(request_in(folder)), Session(progress=unseen))
+    assert begun_in(folder) == 1
+
+
+def test_no_model_is_released_whose_steps_were_all_lost(
+    interrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fresh(interrupted, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "save", lambda *_: None)
+        patched.setattr(gradient_training, "save_trained", fail)
+        with pytest.raises(FileSystemError):
+            run_training(prepare(request_in(folder)), Session(progress=unseen))
+    assert begun_in(folder) == 10
+    assert resume(folder) == 3
+    assert "all 10 steps of this run were begun before any was saved, so none is left" in capsys.readouterr().err
+    assert not (folder / "out").exists()
+
+
+def test_steps_that_were_lost_are_told() -> None:
+    state = SavedState(updates=2, steps_begun=5, tensors={})
+    said: list[str] = []
+    require_steps_left(state, 10, said.append)
+    require_steps_left(replace(state, updates=5), 10, said.append)
+    require_steps_left(None, 10, said.append)
+    words = "3 steps were begun and not saved: epsilon counts them, and they are not made again"
+    assert said == [f"{words}, which leaves 7 updates of 10"]

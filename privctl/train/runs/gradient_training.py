@@ -34,7 +34,7 @@ from privctl.train.runs.placing import gather_network, lockstep_workers, place_n
 from privctl.train.runs.setup import measure_held_out, prepared, rehearsed_network, shared_source
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.settings.session import Session
-from privctl.train.state.resuming import mention_saved_state, open_folder
+from privctl.train.state.resuming import mention_saved_state, open_folder, require_steps_left
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.contribution import (
     clipping_of,
@@ -151,6 +151,8 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=released) as observers,
     ):
         trainer.advance, trainer.watch = observers
+        if request.method.noised:
+            require_steps_left(start, recipe.steps, session.notify)
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
         network, job = gather_network(network, job, spare, workers)

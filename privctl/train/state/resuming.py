@@ -10,6 +10,8 @@ from typing import Any
 
 from privctl.data.recorded import data_digest
 from privctl.domain.errors import InputError
+from privctl.domain.progress import Notify
+from privctl.domain.shown import counted
 from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes, writing
 from privctl.storage.turns import Claim
@@ -83,6 +85,25 @@ def _common_fingerprint(job: TrainingJob, workers: Workers) -> dict[str, Any]:
                 "processes the same options, and all machines the same files"
             )
     return own
+
+
+def require_steps_left(start: SavedState | None, steps: int, notify: Notify) -> None:
+    """Say which steps of a run of ``steps`` with noise were begun and not saved, as they are spent.
+
+    Raises InputError if they are all of them, as nothing would be trained.
+    """
+    if start is None or start.steps_begun == start.updates:
+        return
+    if not start.updates and start.steps_begun >= steps:
+        raise InputError(
+            f"all {steps} steps of this run were begun before any was saved, so none is left to train with; start "
+            "again with another --output, and account for what this run may have released"
+        )
+    lost = start.steps_begun - start.updates
+    notify(
+        f"{counted(lost, 'step was', 'steps were')} begun and not saved: epsilon counts them, and they are not made "
+        f"again, which leaves {counted(steps - lost, 'update')} of {steps}"
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,8 +56,10 @@ class RunFolder:
 
     @staticmethod
     def require_new(path: Path) -> None:
-        """Raise CommandError if there is a folder already."""
+        """Raise CommandError if there is a folder already, which another process may be working in."""
         if path.exists():
+            with suppress(OSError):
+                Claim(path, "run").close()
             raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
 
     @classmethod
@@ -187,7 +190,14 @@ class RunFolder:
         return key
 
     def save(self, saved: SavedState) -> None:
-        """Write the state. A kill at any moment leaves the old state or this one."""
+        """Write the state. A kill at any moment, or a full disk, leaves the old state or this one."""
+        try:
+            self._save(saved)
+        except FileSystemError as fault:
+            problem = str(fault).rpartition("; ")[0]
+            raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
+
+    def _save(self, saved: SavedState) -> None:
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         files = [name, *(file for file in _KEPT if (self.path / file).is_file())]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -119,15 +119,11 @@ class BatchGradients:
                 example for row, unit_examples in enumerate(units) if row not in result for example in unit_examples
             ]
             return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
-        try:
-            with self.precision.on(examples):
+        with self.precision.on(examples):
+            with _refused("this model cannot compute a batch of these records", "give records that it takes, or use"):
                 batch_losses = losses()
+            with _refused("this model cannot be differentiated as the run needs it", "use"):
                 torch.autograd.backward(batch_losses.sum() * self.held.loss_scale / self.recipe.batch_size)
-        except (AssertionError, NotImplementedError, ValueError) as error:  # of the network, which no self-test ran
-            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise InputError(
-                f"this model cannot be differentiated as the run needs it ({message}); use another"
-            ) from error
         tally.losses.append(batch_losses.detach())
         return []
 
@@ -183,3 +179,13 @@ class BatchGradients:
                 raise
             suspects = frozenset(fault.rows)
         return suspects if self.workers.lockstep and joint_vote(bool(suspects)) else None
+
+
+@contextmanager
+def _refused(problem: str, do: str) -> Iterator[None]:
+    """Turn an error of a network that no self-test ran into an InputError with the ``problem`` and what to ``do``."""
+    try:
+        yield
+    except (AssertionError, IndexError, NotImplementedError, ValueError) as error:
+        message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(f"{problem} ({message}); {do} another") from error

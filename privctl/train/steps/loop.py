@@ -173,7 +173,9 @@ class Trainer:
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
-        last_save, jointly = self.clock(), self.workers.jointly
+        # The first step is saved at once, so that a disk without room for the state ends the run before more is spent.
+        last_save = self.clock() if start is not None or self.folder is None else -math.inf
+        jointly = self.workers.jointly
         with (
             full_precision(self.device),
             kept_memory(self.device),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audits.membership import attack, baseline, quantile
+from audits.membership import baseline, features, quantile
 from audits.membership.attack import Candidates, Settings
 from audits.membership.features import LABELS, image_features, label_features
 from audits.scores.tasks import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
@@ -73,13 +73,13 @@ def test_the_blind_baseline_reads_the_same_table_of_ngrams(label: str | None, mo
     scored = replace(scored, records=[replace(record, label=label) for record in scored.records])
     apart = quantile.score(scored, SETTINGS), baseline.baseline(replace(scored), SETTINGS)
     counted: list[int] = []
-    ngrams = attack.ngrams
+    ngrams = features.ngrams
 
     def counting(texts: Sequence[str]) -> Any:
         counted.append(len(texts))
         return ngrams(texts)
 
-    monkeypatch.setattr(attack, "ngrams", counting)
+    monkeypatch.setattr(features, "ngrams", counting)
     scored = replace(scored)
     assert (quantile.score(scored, SETTINGS) == apart[0]).all()
     together = baseline.baseline(scored, SETTINGS)

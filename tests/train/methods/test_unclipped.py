@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import GPT2LMHeadModel
 
 import privctl
 from privctl.domain.errors import InputError
+from tests.models.tasks.small import architecture, words
 from tests.zoo.shrink import build, write_data
 
 
@@ -20,3 +24,25 @@ def test_a_network_that_cannot_be_differentiated_is_named(tmp_path: Path) -> Non
             output=tmp_path / "out", task="text-classification", steps=1, batch_size=2, device="cpu",
         )  # fmt: skip
     assert not (tmp_path / "out.run").exists(), "nothing was released, and nothing can be continued"
+
+
+def test_a_batch_that_cannot_be_computed_is_not_blamed_on_the_backward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architecture(tmp_path / "model", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text('{"text": "the cat sat"}\n' * 4)
+    forward = GPT2LMHeadModel.forward
+
+    def too_long(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise ValueError("3 tokens are more than 2")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", too_long)
+    expected = r"cannot compute a batch of these records \(ValueError: 3 tokens are more than 2\); give records that it"
+    with pytest.raises(InputError, match=expected):
+        privctl.retrain(
+            "plain", tmp_path / "model", data=tmp_path / "data.jsonl", output=tmp_path / "out", steps=1, batch_size=2,
+            device="cpu",
+        )  # fmt: skip

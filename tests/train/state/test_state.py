@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from privctl.domain.errors import CommandError, FileSystemError, InputError
+from privctl.storage.turns import Claim
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
 
@@ -78,6 +79,16 @@ def test_a_failure_in_the_first_step_leaves_nothing_behind(
             folder.mark_side_releases(number)
         raise error
     assert (tmp_path / "run").exists() is kept
+
+
+def test_a_run_that_goes_on_is_not_said_to_be_unfinished(tmp_path: Path) -> None:
+    """That message offers to remove its folder."""
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.keep(Claim(tmp_path / "run", "run"))
+        with pytest.raises(CommandError, match="another process goes on with the run in .*; wait for it, or stop it"):
+            RunFolder.require_new(tmp_path / "run")
+    with pytest.raises(CommandError, match="unfinished run; continue it with --resume, or remove it"):
+        RunFolder.require_new(tmp_path / "run")
 
 
 def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew(tmp_path: Path) -> None:
@@ -257,6 +268,24 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "pwrite", real)
     assert not list(tmp_path.iterdir())
     RunFolder.begin(tmp_path / "run", FACTS)
+
+
+def test_a_full_disk_later_leaves_the_state_before_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(1)
+        folder.save(saved(1, 1))
+        folder.mark(2)
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(FileSystemError, match="does not fit: No space .*; mend that, then continue with --resume"):
+            folder.save(saved(2, 2))
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.updates, found.steps_begun) == (1, 2)
 
 
 def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:

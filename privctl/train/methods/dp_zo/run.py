@@ -29,7 +29,7 @@ from privctl.train.runs.gradient_training import MethodHooks, announced, save_tr
 from privctl.train.runs.setup import measure_held_out, rehearsed_network, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
-from privctl.train.state.resuming import mention_saved_state, open_folder
+from privctl.train.state.resuming import mention_saved_state, open_folder, require_steps_left
 from privctl.train.steps.contribution import rounding_warning, run_contribution_test
 from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.sampling import PoissonBatches
@@ -81,6 +81,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
         ) as observers,
     ):
         trainer.advance, trainer.watch = observers
+        require_steps_left(start, job.recipe.steps, session.notify)
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
 

@@ -5,6 +5,7 @@ A step draws a batch, compares losses along public directions, releases a few no
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,8 @@ class ZerothOrderTrainer:
                 load_tensors(self.network, saved)
             tally = EpochStats.restored(start.tensors if self.workers.is_main else {})
             self.moves = Moves.restored(start.tensors)
-        last_save = self.clock()
+        # The first step is saved at once, as in ``loop``.
+        last_save = self.clock() if start is not None or self.folder is None else -math.inf
         while begun < self.recipe.steps:
             if self.folder is not None and self.workers.is_main:
                 self.folder.mark(begun + 1)

@@ -6,6 +6,7 @@ cannot deviate from its run.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,8 @@ class FerretTrainer:
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
-        last_save = self.clock()
+        # The first step is saved at once, as in ``loop``.
+        last_save = self.clock() if start is not None or self.folder is None else -math.inf
         while place < self.rule.steps:
             beyond = self._after_lost(place)
             if beyond > place:
