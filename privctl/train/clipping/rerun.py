@@ -23,8 +23,11 @@ from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, te
 
 #: Tolerance between the sum of separate examples' gradients and the batch's gradient, relative to a parameter's own
 #: gradients plus ``_OVERALL_SHARE`` times those of all parameters, for a parameter whose gradient is rounding only.
-_AGREEMENT, _AGREEMENT_AUTOCAST = {torch.float64: 1e-9, torch.float32: 1e-4}, 1e-3
+_AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-4}
 _OVERALL_SHARE = 1e-2
+#: The tolerance under autocast, which rounds by 2^-9: of modules that agree without it, and of those that cannot be run
+#: so. It is relative to the batch's gradient too, which is longer where those of examples have much in common.
+_AGREEMENT_AUTOCAST, _AGREEMENT_AUTOCAST_ALONE = 2.0**-5, 1e-3
 #: Errors that mean a module cannot be run on given inputs; a custom forward pass may raise nearly anything.
 UNRUNNABLE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 
@@ -280,7 +283,25 @@ class RepeatableUse:
             yield (*plain[:index], Part.ALL, *plain[index + 1 :])  # may have as many rows as examples by coincidence
 
     def _agrees(self, way: SeparationPlan, expected: Gradients) -> bool | None:
-        """Whether the examples' gradients add up to the ``expected`` ones; None if they cannot be computed."""
+        """Whether the examples' gradients add up to the ``expected`` ones; None if they cannot be computed.
+
+        Under autocast they must do so without it too, because its rounding may hide that a module mixes examples.
+        """
+        if not self.use.setting.autocast[0]:
+            return self._adds_up(way, expected, None)
+        precise = replace(self, use=self.use.without_autocast())
+        try:
+            agreed = precise._adds_up(way, precise.batch_gradient(), None)
+        except UNRUNNABLE as error:
+            if is_out_of_memory(error):
+                raise
+            agreed = None
+        if agreed is False:
+            return False
+        return self._adds_up(way, expected, _AGREEMENT_AUTOCAST if agreed else _AGREEMENT_AUTOCAST_ALONE)
+
+    def _adds_up(self, way: SeparationPlan, expected: Gradients, tolerance: float | None) -> bool | None:
+        """``_agrees`` in one precision, with the ``tolerance`` of parameters' types by default."""
         totals = {name: torch.zeros_like(value) for name, value in expected.items()}
         squares = dict.fromkeys(expected, 0.0)
         try:
@@ -293,10 +314,10 @@ class RepeatableUse:
                 raise
             return None  # such as a module that branches on values or needs a fixed batch size
         everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
-        least = _AGREEMENT_AUTOCAST if self.use.setting.autocast[0] else 0.0
         return all(
             float((totals[name] - tensor).norm())
-            <= max(least, _AGREEMENT.get(tensor.dtype, 1e-2)) * (squares[name] ** 0.5 + everything)
+            <= (_AGREEMENT.get(tensor.dtype, 1e-2) if tolerance is None else tolerance)
+            * (squares[name] ** 0.5 + everything + (0.0 if tolerance is None else float(tensor.norm())))
             for name, tensor in expected.items()
         )
 

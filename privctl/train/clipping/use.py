@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -209,6 +209,16 @@ class ModuleCall:
         inputs, gradient = self.first, self.gradient
         lower = min(inputs.dtype, gradient.dtype, key=lambda dtype: torch.finfo(dtype).bits)
         return self.casts.to(inputs, lower), gradient.to(lower)
+
+    def without_autocast(self) -> ModuleCall:
+        """The same call with its tensors in float32 where they have fewer bits, and without autocast."""
+        nest = self.arguments, dict(self.keywords), self.gradients, self.children
+        longer = [t.float() if t.is_floating_point() and t.itemsize < 4 else t for t in tensors_in(nest)]
+        arguments, keywords, gradients, children = with_tensors(nest, iter(longer))
+        plain = replace(self.setting, autocast=(False, self.setting.autocast[1]))
+        return replace(
+            self, arguments=arguments, keywords=keywords, gradients=gradients, children=children, setting=plain
+        )
 
     @property
     def first(self) -> Tensor:
