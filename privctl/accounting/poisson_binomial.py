@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 #: Mass of K that may be truncated, relative to the square of its mean if that is below one: for means, and for privacy
 #: losses, where all steps together must lose less than delta.
-TAIL, TAIL_OF_LOSSES = 1e-18, 1e-40
+TAIL, TAIL_OF_LOSSES = 1e-18, 1e-24
 #: At least this many equal probabilities are treated as one binomial distribution.
 _GROUP = 16
 

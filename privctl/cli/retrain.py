@@ -78,7 +78,7 @@ def _command(method: TrainingMethod) -> click.Command:
                 _train(method, options)
 
     call.__doc__ = method.help
-    groups = [option for name in method.takes for option in shared(name, method.helps)]
+    groups = [option for name in method.takes for option in shared(name)]
     private_options = [unprotected] if method.private else []
     replay = click.option("--replay", type=click.Path(), help="Recorded updates to repeat on MODEL. No data is read.")
     decorators = [
@@ -102,8 +102,9 @@ def _command(method: TrainingMethod) -> click.Command:
     replayed = ["replay"] if method.replay is not None else []
     command = click.command(method.name, cls=WithRareOptions, shown=[*_FIRST, *usual, *replayed, *_THEN])(call)
     for option in command.params:
-        if isinstance(option, click.Option) and option.name in method.without:
-            option.hidden = True
+        if isinstance(option, click.Option) and option.name is not None:
+            option.hidden = option.hidden or option.name in method.without
+            option.help = method.helps.get(option.name, option.help)
     return command
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -62,7 +61,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--learning-rate",
                 type=AMOUNT,
-                help="Highest learning rate.  [default: 5e-4, and up to 1e-3 for noisy gradients of batches above 64]",
+                help="Highest learning rate.  [default: 5e-4]",
             ),
             click.option("--optimizer", type=_OPTIMIZERS, help="Update rule.  [default: adamw]"),
             click.option(
@@ -285,10 +284,10 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
-    """Click options for the shared ``group`` of options; ``helps`` replaces the help texts of some, by name."""
+def shared(group: str) -> list[Callable[[Any], Any]]:
+    """Click options for the shared ``group`` of options."""
     options = []
     for name in GROUPS[group]:
         flag, settings = _SHARED[name]
-        options.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
+        options.append(click.option(flag, name, **settings))
     return options

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from privctl.domain.errors import CommandError, FileSystemError, InputError
+from privctl.domain.errors import CommandError, FileSystemError, InputError, RunInterruptedError
 from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.digest import file_digest
@@ -235,7 +235,7 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         in_first_step = self._steps <= 1 and not self._side_releases and not (self.path / STATE).exists()
-        failed = isinstance(error, Exception) and not isinstance(error, FileSystemError)  # with space, it can go on
+        failed = isinstance(error, Exception) and not isinstance(error, FileSystemError | RunInterruptedError)
         if failed and in_first_step and self.forgets_failed_start:
             remove_state(self.path)
         self._close()

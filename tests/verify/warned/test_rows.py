@@ -17,8 +17,8 @@ import privctl
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.integrations import report as of_loops
-from privctl.integrations.trainer_callback import _UNPROTECTED
 from privctl.reports.files import read_report
+from privctl.train.methods.plain import UNPROTECTED
 from tests.cli.short_runs import dp_sgd, prepared
 from tests.integrations.loops import EXAMPLES, Loop
 from tests.warned_rows import NOT_CALLED_FOR, Row, faults, rows_of
@@ -47,7 +47,7 @@ def by_opacus(*entry: float, delta: float = 1e-5) -> Maker:
 
 def by_the_trainer(folder: Path, write_model: WriteModel) -> Path:
     model, report_path = weights(folder, write_model), folder / "m.report.json"
-    of_loops.write(model, report_path, program="transformers-trainer", parameters={}, warnings=(_UNPROTECTED,))
+    of_loops.write(model, report_path, program="transformers-trainer", parameters={}, warnings=(UNPROTECTED,))
     return report_path
 
 

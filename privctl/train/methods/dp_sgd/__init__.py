@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.settings.session import Session
 
-__all__ = ["METHOD", "TUNING", "DpSgdSettings"]
+__all__ = ["LEARNING_RATE", "METHOD", "TUNING", "DpSgdSettings"]
 
 TUNING = (
     "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
     "same data cost more"
 )
+LEARNING_RATE = "Highest learning rate.  [default: 5e-4, and up to 1e-3 for batches above 64]"
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
@@ -147,6 +148,7 @@ METHOD = TrainingMethod(
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
     takes=("clipping", "passes", "schedule", "budget", "secrets", "public", "convert", "adapters"),
+    helps={"learning_rate": LEARNING_RATE},
     shards=True,
     noised=True,
     private=True,

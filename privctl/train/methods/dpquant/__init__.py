@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.train.methods.dp_sgd import TUNING
+from privctl.train.methods.dp_sgd import LEARNING_RATE, TUNING
 from privctl.train.methods.dpquant.settings import DpquantSettings
 from privctl.train.runs.method import TrainingMethod
 
@@ -84,6 +84,7 @@ METHOD = TrainingMethod(
     settings=DpquantSettings,
     takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
     helps={
+        "learning_rate": LEARNING_RATE,
         "epsilon": "Privacy budget of steps and measurements together, from which the noise is computed.",
         "secrets": "Plan of protection; not with --sensitivity private.",
     },

@@ -71,7 +71,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PrivacyRepo
     named = Artifact(role="scores", path=scores.name, digest=NamedFiles().digest(scores), bytes=scores.stat().st_size)
     return path, PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, outputs=(named,), evidence=tuple(evidence()),
-        parameters={"canary_commitment": COMMITMENT, "canary_groups": len(SHARED)},
+        parameters={"canary_commitment": COMMITMENT, "canary_groups": len(SHARED), "canary_exact_groups": 1},
     )  # fmt: skip
 
 
