@@ -306,13 +306,20 @@ class _Test:
             return task.losses(self.network, inputs)
 
     @contextmanager
-    def _computable(self, inputs: Mapping[str, Tensor]) -> Iterator[None]:
-        """Refuse a model that fails on a padded batch, as another record could cause a record to be padded that far."""
+    def _computable(self, inputs: Mapping[str, Tensor], *, reduced: bool = False) -> Iterator[None]:
+        """Refuse a model that fails on a padded batch, as another record could cause a record to be padded that far.
+
+        A ``reduced`` stage comes after one that computed the same batches in float32.
+        """
         try:
             yield
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            if "input_ids" not in inputs or is_out_of_memory(error):
+            if is_out_of_memory(error):
+                raise
+            if reduced:
+                raise InputError(f"this model cannot be computed in bfloat16 ({message}); give --float32") from None
+            if "input_ids" not in inputs:
                 raise
             length = inputs["input_ids"].shape[1]
             self._refuse_for(
@@ -324,7 +331,7 @@ class _Test:
 
         def losses_of() -> Tensor:
             with (
-                self._computable(inputs),
+                self._computable(inputs, reduced=stage.reduced),
                 torch.autocast(self.device.type, torch.bfloat16, enabled=stage.reduced),
             ):
                 return task.losses(self.network, inputs)

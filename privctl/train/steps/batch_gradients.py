@@ -15,7 +15,7 @@ from privctl.domain.errors import InputError
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import run_length
-from privctl.parallel import Workers, joint_vote
+from privctl.parallel import Workers, is_out_of_memory, joint_vote
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.passes import NotFiniteError
 from privctl.train.clipping.shards import reset_after_error
@@ -140,8 +140,14 @@ class BatchGradients:
 
     def _losses(self, inputs: Mapping[str, Tensor], run: int = 1) -> Tensor:
         """The mean loss of each unit, whose examples are ``run`` consecutive rows."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            losses = self.task.losses(self.network, inputs)
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+                losses = self.task.losses(self.network, inputs)
+        except RuntimeError as error:
+            if not self.recipe.bf16 or is_out_of_memory(error):
+                raise
+            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise InputError(f"this model cannot be computed in bfloat16 ({message}); give --float32") from error
         return losses if run == 1 else losses.view(-1, run).mean(1)
 
     def _clipped(

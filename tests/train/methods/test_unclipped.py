@@ -46,3 +46,26 @@ def test_a_batch_that_cannot_be_computed_is_not_blamed_on_the_backward_pass(
             "plain", tmp_path / "model", data=tmp_path / "data.jsonl", output=tmp_path / "out", steps=1, batch_size=2,
             device="cpu",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["plain", "dp-sgd"])
+def test_a_model_that_cannot_be_computed_in_bfloat16_is_to_be_trained_in_float32(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architecture(tmp_path / "model", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text('{"text": "the cat sat"}\n{"text": "on the mat"}\n' * 4)
+    forward = GPT2LMHeadModel.forward
+
+    def in_float32(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("the value overflows")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", in_float32)
+    noise = {"noise_multiplier": 1.0} if method == "dp-sgd" else {}
+    with pytest.raises(InputError, match=r"in bfloat16 \(RuntimeError: the value overflows\); give --float32"):
+        privctl.retrain(
+            method, tmp_path / "model", data=tmp_path / "data.jsonl", output=tmp_path / "out", steps=1, batch_size=2,
+            device="cpu", bf16=True, **noise,
+        )  # fmt: skip
