@@ -306,8 +306,8 @@ class Recorder:
         # Only autograd holds the tensors; this structure has placeholders.
         places = with_tensors((arguments, keywords, calls), iter([_NOTHING] * len(inputs)))
         chosen = self._settings.pop(site.module, None) or setting(floating[0].device, stochastic=False)
-        # Autocast may round inside a layer whose outputs are in full precision.
-        self.reduced |= chosen.autocast[0] and site.rule in OWN_LAYOUT
+        # Autocast may round inside a module whose outputs are in full precision.
+        self.reduced |= chosen.autocast[0] and site.rule in (OWN_LAYOUT | RERUN)
 
         def receive(gradients: tuple[Tensor | None, ...], inputs_kept: tuple[Tensor, ...]) -> None:
             rows = partial(rows_of, site, gradients, owners, self._layouts, self.rows or 0)

@@ -294,33 +294,6 @@ def test_a_promoted_module_that_draws_and_mixes_rows_is_refused(kind: str) -> No
         step(0.01)
 
 
-def test_the_rounding_of_autocast_neither_looks_like_mixing_nor_hides_it() -> None:
-    """The examples have much in common, so that the batch's gradient is long beside theirs, and so is its rounding."""
-
-    class Biased(RelativeBias):
-        share = 0.0
-
-        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-            x = super().forward(x, mask)
-            return x - self.share * x.mean(0, keepdim=True)
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return squared(model, batch).float()
-
-    def step(share: float) -> None:
-        model = Between(Biased())
-        model.layer.share = share
-        alike = {"x": 1 + 0.2 * torch.randn(60, PLACES, WIDTH)}
-        with PerExample(model, Clipping(norm=1.0)) as engine:
-            engine.accumulate(lambda: losses(model, alike))
-            assert [each.module for each in engine.promoted] == ["layer"]
-
-    step(0.0)
-    with pytest.raises(InputError, match="together than one by one, so that it mixes them"):
-        step(0.01)
-
-
 def test_promotion_ends_where_it_makes_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: nothing is promoted, and modules come and go."""
     found, turns = promotion.with_parents, iter(range(1000))
