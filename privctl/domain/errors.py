@@ -61,3 +61,8 @@ class FileSystemError(PrivctlError):
     """The operating system reported an error: no space, no permission, a file that vanished."""
 
     exit_code = ExitCode.FAILURE
+
+
+def in_one_line(error: Exception, most: int = 200) -> str:
+    """The class of ``error`` and the first line of its message, at ``most`` so many characters."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:most]

@@ -24,6 +24,7 @@ from torch.func import vmap
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from privctl.domain.errors import in_one_line
 from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.rerun import UNRUNNABLE
 from privctl.train.clipping.tap import COPIES
@@ -114,7 +115,7 @@ class Expanded(Tensor):
             if is_out_of_memory(error):
                 raise
             first = next(leaf for leaf in leaves if isinstance(leaf, Expanded))
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            reason = in_one_line(error, 120)
             first.reading.refuse(f"reads a parameter in a way that cannot be followed ({reason})")
             plain = [leaf.copies[0] if isinstance(leaf, Expanded) else leaf for leaf in leaves]
             positional, named = tree_unflatten(plain, form)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from privctl.domain.errors import in_one_line
 from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.children import ChildOutputs
 from privctl.train.clipping.convolution import convolution
@@ -384,7 +385,7 @@ class Recorder:
             by_rows = layout is Layout.ROWS and site.rule is not generic and site.rule not in OWN_LAYOUT
             if by_rows or is_out_of_memory(error):
                 raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            reason = in_one_line(error, 120)
             raise Inseparable(f"cannot be differentiated by itself ({reason})") from None
         self._hand_over(set(site.parameters.values()), [(site.parameters[name], term) for name, term in terms.items()])
 

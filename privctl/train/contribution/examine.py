@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, in_one_line
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import is_out_of_memory
@@ -314,7 +314,7 @@ class _Test:
         try:
             yield
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
-            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            message = in_one_line(error)
             if is_out_of_memory(error):
                 raise
             if reduced:
@@ -347,7 +347,7 @@ class _Test:
             with fixed_seed(self.device):
                 return stage.view.contributions(losses_of, task.keys(rows), targets)
         except (AssertionError, NotImplementedError) as error:
-            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            message = in_one_line(error)
             if "model.train()" in message:
                 raise InputError(
                     "this model computes its layers anew as it goes back (Reformer's reversible layers do), and only "

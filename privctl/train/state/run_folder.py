@@ -194,7 +194,7 @@ class RunFolder:
         try:
             self._save(saved)
         except FileSystemError as fault:
-            problem = str(fault).rpartition("; ")[0]
+            problem = str(fault).rpartition("; ")[0] or fault
             raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
 
     def _save(self, saved: SavedState) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, in_one_line
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import run_length
@@ -146,8 +146,9 @@ class BatchGradients:
         except RuntimeError as error:
             if not self.recipe.bf16 or is_out_of_memory(error):
                 raise
-            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise InputError(f"this model cannot be computed in bfloat16 ({message}); give --float32") from error
+            raise InputError(
+                f"this model cannot be computed in bfloat16 ({in_one_line(error)}); give --float32"
+            ) from error
         return losses if run == 1 else losses.view(-1, run).mean(1)
 
     def _clipped(
@@ -193,5 +194,4 @@ def _refused(problem: str, do: str) -> Iterator[None]:
     try:
         yield
     except (AssertionError, IndexError, NotImplementedError, ValueError) as error:
-        message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise InputError(f"{problem} ({message}); {do} another") from error
+        raise InputError(f"{problem} ({in_one_line(error)}); {do} another") from error
