@@ -19,9 +19,9 @@ from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
-from privctl.models.activations import fused_activations
 from privctl.models.adapters import adapter_at
 from privctl.models.choices import FloatFormat
+from privctl.models.inference import fast_inference
 from privctl.models.kept_memory import kept_memory
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.precision import precision_of
@@ -113,7 +113,7 @@ class ModelScorer:
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``, which must be the same in every process."""
-        with kept_memory(opened.subject.model.device), fused_activations(opened.subject.model.network):
+        with kept_memory(opened.subject.model.device), fast_inference(opened.subject.model.network):
             return self._score(opened, rows, label)
 
     def _score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str) -> RowScores:

@@ -43,7 +43,7 @@ _VIT = {
 }  # fmt: skip
 #: Records a side.
 RECORDS = {
-    "commands": 30, "dialogues": 20, "abstracts": 20, "sentences": 60, "images": 200,
+    "commands": 100, "dialogues": 100, "abstracts": 100, "sentences": 200, "images": 1000,
     "images with shadow models": 200, "sentences with shadow models": 60, "commands with shadow models": 30,
 }  # fmt: skip
 WITH_SHADOWS = " with shadow models"

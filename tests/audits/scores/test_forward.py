@@ -10,13 +10,14 @@ import torch
 from audits.membership.records import candidates_of, prepare
 from audits.membership.workload import Workload
 from audits.scores.causal import CausalScorer, CausalSubject
-from audits.scores.forward import Batching, batches, score_rows, token_scores
+from audits.scores.forward import Batching, batches, score_rows, token_scores, trunk_and_head
 from audits.scores.perplexity import perplexity
 from audits.scores.rows import encode
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.table import FIELDS, ScoreTable, Skip
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
+from privctl.models.choices import FloatFormat
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer, sentences
 from tests.few import few
@@ -139,6 +140,39 @@ def test_batches_cover_every_row_with_little_padding() -> None:
     assert max(sizes) <= 2048
     assert sum(sizes) < 1.05 * lengths.sum()
     assert [len(batch) for batch in batches(np.array([5000, 3]), 2048)] == [1, 1]
+
+
+def _widths(model: LanguageModel, rows: list[np.ndarray]) -> list[int]:
+    """The width of each batch of one row."""
+    trunk_and_head(model)
+    seen: list[int] = []
+    handle = model.network.get_input_embeddings().register_forward_hook(lambda _, ids, out: seen.append(out.shape[1]))
+    score_rows(model, rows, batching=Batching(tokens=1))
+    handle.remove()
+    return seen
+
+
+def test_in_half_precision_widths_are_multiples_of_16_where_that_is_cheap_and_fits(llama: Path) -> None:
+    """The context is 64. From 56 to 64 would be a seventh more, from 61 less than a sixteenth."""
+    half = load_model(llama, device="cpu", precision=FloatFormat.BFLOAT16)
+    rows = [np.full(length, 5) for length in (64, 61, 56, 47, 16, 15)]
+    assert _widths(half, rows) == [64, 64, 56, 48, 16, 15]
+    assert _widths(load_model(llama, device="cpu"), rows) == [64, 61, 56, 47, 16, 15]
+    half.network.config.max_position_embeddings = 62
+    assert _widths(half, rows[1:]) == [61, 56, 48, 16, 15]
+
+
+def test_a_network_is_taken_apart_once(llama: Path) -> None:
+    model = load_model(llama, device="cpu")
+    rows = encode(model, ["w1 w2 w3"])
+    passes: list[int] = []
+    model.network.get_input_embeddings().register_forward_hook(lambda *_: passes.append(1))
+    for expected in (3, 4, 5):  # the network and its trunk, then the row
+        score_rows(model, rows)
+        assert len(passes) == expected
+    other = load_model(llama, device="cpu")
+    assert trunk_and_head(other) == (other.network.model, other.network.lm_head)
+    assert trunk_and_head(model) == (model.network.model, model.network.lm_head)
 
 
 def test_a_network_that_looks_ahead_is_refused(llama: Path) -> None:
