@@ -53,7 +53,7 @@ class ImageFacts:
         shape = (1, self.channels, 1, 1)
         mean = torch.tensor(self.mean, device=pixels.device).view(shape)
         std = torch.tensor(self.std, device=pixels.device).view(shape)
-        return (pixels.permute(0, 3, 1, 2).float() * self.factor - mean) / std
+        return pixels.permute(0, 3, 1, 2).float().mul_(self.factor).sub_(mean).div_(std)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``preprocessor_config.json``, which transformers reads too; named like the method there."""

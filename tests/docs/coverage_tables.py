@@ -15,6 +15,8 @@ from tests.docs.pages import ROOT, as_table
 
 MODES = {"hooks": "hooks", "functorch": "functorch", "ghost": "ghost clipping"}
 _MOST_REASONS = 10
+#: Columns of the coverage's table that are not about Opacus.
+_OWN = 5
 
 
 def parts() -> dict[str, str]:
@@ -24,6 +26,7 @@ def parts() -> dict[str, str]:
     return {
         "coverage versions": _versions(data, rows),
         "coverage tasks": as_table(list(coverage.HEADINGS), coverage.table_rows(rows)),
+        "coverage bfloat16": _in_bfloat16(),
         "coverage modes": _modes(rows),
         "coverage reasons": _reasons(rows),
         "coverage refused": _refused(rows),
@@ -40,6 +43,21 @@ def _versions(data: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         f"Measured with {versions}: {len(rows)} pairs of a task and an architecture, "
         f"{len({row['architecture'] for row in rows})} architectures. {left} more pairs could not be built.{rest}\n"
     )
+
+
+def _in_bfloat16() -> str:
+    """The counts by task, and the refusals in bfloat16 of pairs that are right in float32."""
+    rows = results("coverage-bf16")["rows"]
+    right = {pair_of(row) for row in results("coverage")["rows"] if row["privctl"]["outcome"] == RIGHT}
+    table = as_table(list(coverage.HEADINGS[:_OWN]), [row[:_OWN] for row in coverage.table_rows(rows)])
+    refused = [row for row in rows if row["privctl"]["outcome"] not in (RIGHT, NONE) and pair_of(row) in right]
+    lines = [f"- `{row['architecture']}`, {row['task']}: {_kind(row['privctl']['reason'])}" for row in refused]
+    return "\n".join([table, "Of the pairs that are right in float32, these are not:", "", *lines, ""])
+
+
+def pair_of(row: dict[str, Any]) -> tuple[str, str]:
+    """The task and the architecture."""
+    return row["task"], row["architecture"]
 
 
 def _modes(rows: list[dict[str, Any]]) -> str:

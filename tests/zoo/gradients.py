@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,21 @@ from tests.zoo.outcome import remedies_in
 from tests.zoo.shrink import build, write_data
 
 CPU = torch.device("cpu")
-#: In the batch.
-RECORDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How sums are computed: the ``records`` in the batch, in half precision or not, and the error that rounding has.
+
+    In bfloat16 a record's gradient in a batch differs from that of the record alone by up to a few percent.
+    """
+
+    records: int = 6
+    half: bool = False
+    tolerance: float = 1e-3
+
+
+FULL, HALF = Passes(), Passes(records=20, half=True, tolerance=0.1)
 #: One record's gradient by parameter; those that it does not use are left out.
 Gradient = dict[str, torch.Tensor]
 
@@ -43,7 +56,7 @@ def difference(task: str, model_type: str, folder: Path) -> float:
     return of_clipped_sum(job, alone(job))
 
 
-def prepared(task: str, folder: Path, *, tested: bool = True) -> TrainingJob:
+def prepared(task: str, folder: Path, *, tested: bool = True, passes: Passes = FULL) -> TrainingJob:
     """The job of a model built in ``folder``, which passes the contribution test if it is to be ``tested``.
 
     The advice of a refusal is followed. Raises PrivctlError for a model that is refused.
@@ -51,7 +64,7 @@ def prepared(task: str, folder: Path, *, tested: bool = True) -> TrainingJob:
     given: dict[str, Any] = {}
     while True:
         try:
-            job = _job(task, folder, **given)
+            job = _job(task, folder, passes, **given)
             return _tested(job) if tested else job
         except PrivctlError as error:
             more = {name: value for name, value in remedies_in(error) if name not in given}
@@ -60,14 +73,14 @@ def prepared(task: str, folder: Path, *, tested: bool = True) -> TrainingJob:
             given |= more
 
 
-def alone(job: TrainingJob) -> list[Gradient]:
-    """The gradients of each of the six records, by autograd on that record alone."""
+def alone(job: TrainingJob, passes: Passes = FULL) -> list[Gradient]:
+    """The gradients of each of the records, by autograd on that record alone."""
     network: nn.Module = job.model.network
     with without_dropout(network), fixed_seed(CPU), quiet_transformers():
-        return [_gradient(job.task, network, row) for row in range(RECORDS)]
+        return [_gradient(job.task, network, row, passes) for row in range(passes.records)]
 
 
-def of_clipped_sum(job: TrainingJob, gradients: Sequence[Gradient]) -> float:
+def of_clipped_sum(job: TrainingJob, gradients: Sequence[Gradient], passes: Passes = FULL) -> float:
     """How far privctl's clipped sum is from that of ``gradients``, relative to its length."""
     network: nn.Module = job.model.network
     names = [name for name, _ in network.named_parameters()]
@@ -76,7 +89,7 @@ def of_clipped_sum(job: TrainingJob, gradients: Sequence[Gradient]) -> float:
     with without_dropout(network), fixed_seed(CPU), quiet_transformers():
         network.zero_grad()
         with PerExample(network, Clipping(norm=clip)) as engine:
-            engine.accumulate(lambda: losses(job.task, network))
+            engine.accumulate(lambda: losses(job.task, network, range(passes.records), passes))
     factors = (clip / norms).clamp(max=1.0)
     return relative_error(network, gradients, factors, names)
 
@@ -105,13 +118,16 @@ def relative_error(
     return math.sqrt(off / whole)
 
 
-def losses(task: Task, network: nn.Module, rows: Sequence[int] = range(RECORDS)) -> torch.Tensor:
-    """Each record's loss (n,) in one batch, whose tensors are contiguous."""
+def losses(task: Task, network: nn.Module, rows: Sequence[int], passes: Passes = FULL) -> torch.Tensor:
+    """The loss (n,) of each of the records ``rows`` in one batch, whose tensors are contiguous."""
     batch = task.batch(tuple(rows), CPU, PLACE)
-    return task.losses(network, {name: tensor.contiguous() for name, tensor in batch.items()})
+    with torch.autocast(CPU.type, torch.bfloat16, enabled=passes.half):
+        return task.losses(network, {name: tensor.contiguous() for name, tensor in batch.items()}).float()
 
 
-def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | None = None) -> TrainingJob:
+def _job(
+    task: str, folder: Path, passes: Passes, *, norm: str | None = None, max_length: int | None = None
+) -> TrainingJob:
     labels = ("LABEL_0", "LABEL_1") if task in ("text-classification", "token-classification") else None
     request = RetrainRequest(
         method=method_named("dp-sgd"),
@@ -120,8 +136,9 @@ def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | 
         task=TaskName(task),
         budget=BudgetRequest(noise_multiplier=1.0),
         output=folder / "out",
-        batch_size=RECORDS,
+        batch_size=passes.records,
         device="cpu",
+        bf16=passes.half,
     )
     with quiet_transformers():
         return prepare(request)
@@ -133,10 +150,10 @@ def _tested(job: TrainingJob) -> TrainingJob:
         return run_gradient_test(job, network, CPU, lambda _: None)
 
 
-def _gradient(task: Task, network: nn.Module, row: int) -> Gradient:
+def _gradient(task: Task, network: nn.Module, row: int, passes: Passes) -> Gradient:
     network.zero_grad()
     with torch.enable_grad():
-        losses(task, network, (row,)).sum().backward()  # type: ignore[no-untyped-call]
+        losses(task, network, (row,), passes).sum().backward()  # type: ignore[no-untyped-call]
     gradient = {name: p.grad.to_dense().clone() for name, p in network.named_parameters() if p.grad is not None}
     network.zero_grad()
     return gradient

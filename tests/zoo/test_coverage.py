@@ -33,6 +33,13 @@ def test_a_model_that_privctl_alone_trains(one_thread: None) -> None:
     assert "'int' object" in found["opacus"]["hooks"]["reason"]
 
 
+def test_in_bfloat16_privctl_alone_is_tried(one_thread: None) -> None:
+    found = coverage.measured("causal-lm", "opt", half=True)
+    assert found["opacus"] == {}
+    assert found["privctl"]["outcome"] == RIGHT
+    assert 1e-3 < found["privctl"]["difference"] < 0.1, "sums in float32 differ by less"
+
+
 class Twice(nn.Module):
     """Uses a layer's weight once through the layer and once without it, where no hook of the layer runs."""
 
