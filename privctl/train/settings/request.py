@@ -263,12 +263,18 @@ class RetrainRequest:
         """The highest learning rate, by default for batches of ``batch_size``.
 
         Adam moves a weight by about the rate in each step, mostly at random where noise exceeds the gradient, so the
-        noise of an epoch moves it by the rate times the root of its steps. Fewer steps allow a higher rate.
+        noise of an epoch moves it by the rate times the root of its steps. Fewer steps allow a higher rate. Without a
+        second moment, noise moves a weight by the rate times the noise multiplier, clip norm / batch size, and
+        1 / (1 - momentum); the rate is the one at which that is as far, for a noise multiplier of 1.
         """
         if self.learning_rate is not None:
             return self.learning_rate
-        noisy = self.method.noised and self.method.numbers(self) is None
-        return _LEARNING_RATE * (min(max(1.0, batch_size / 64), 4.0) ** 0.5 if noisy else 1.0)
+        if not self.method.noised or self.method.numbers(self) is not None:
+            return _LEARNING_RATE
+        rate = _LEARNING_RATE * min(max(1.0, batch_size / 64), 4.0) ** 0.5
+        if self.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
+            return rate
+        return rate * batch_size / self.clip_norm * (1 - self.momentum)
 
     @property
     def method_name(self) -> str:

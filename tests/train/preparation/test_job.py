@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from privctl.domain.mechanism import Optimizer
 from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.method_settings import MethodSettings
@@ -47,6 +48,22 @@ def test_noisy_gradients_of_larger_batches_allow_higher_rates(method: str, batch
     request = replace(job("dp-sgd", 1.0).request, method=method_named(method), settings=MethodSettings())
     assert request.rate_for(batch) == pytest.approx(rate)
     assert replace(request, learning_rate=0.1).rate_for(batch) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "given", "rate"),
+    [("dp-sgd", 64, {}, 0.032), ("dp-sgd", 256, {}, 0.256), ("dp-sgd", 64, {"clip_norm": 0.1}, 0.32),
+     ("dp-sgd", 64, {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9}, 0.0032), ("dp-zo", 64, {}, 5e-4),
+     ("plain", 64, {}, 5e-4)],
+)  # fmt: skip
+def test_noise_moves_weights_as_far_by_sgd_as_by_adam(
+    method: str, batch: int, given: dict[str, Any], rate: float
+) -> None:
+    request = replace(
+        job("dp-sgd", 1.0).request, method=method_named(method), settings=MethodSettings(),
+        **{"optimizer": Optimizer.SGD} | given,
+    )  # fmt: skip
+    assert request.rate_for(batch) == pytest.approx(rate)
 
 
 def test_two_passes_are_left_where_one_was_made_and_the_method_has_them() -> None:

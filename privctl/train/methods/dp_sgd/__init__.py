@@ -31,7 +31,9 @@ TUNING = (
     "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
     "same data cost more"
 )
-LEARNING_RATE = "Highest learning rate.  [default: 5e-4, and up to 1e-3 for batches above 64]"
+LEARNING_RATE = (
+    "Highest learning rate.  [default: 5e-4, up to 1e-3 for batches above 64; without Adam, times batch / clip norm]"
+)
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
