@@ -45,7 +45,7 @@ _INTERVALS = frozenset({
     f"{_EXACT} of both rates, each at half the error", f"{_EXACT}, as for independent secrets",
     f"{_EXACT} for each rate, at half of alpha", "exact rank test, Bonferroni over ranks",
     "Fisher's test with Brown's correction", "Markov's inequality, whatever the dependence",
-    "percentile bootstrap of a fitted skew normal law",
+    f"{_EXACT}, by rank; at most the bits of all secrets",
 })  # fmt: skip
 #: The method whose figure has an estimate, and says how little it is worth; and the one whose intervals others check.
 _MODEL, _TRACE = "canary exposure, extrapolated", "secret trace"

@@ -26,6 +26,8 @@ _POWER, _CLOSE = 0.8, 1e-4
 _TAIL, _LEAST_SKEWNESS = 1e-3, 1e-4
 #: Steps of bisection on a rate.
 _HALVINGS = 60
+#: The number of quantiles over which a probability is averaged.
+_PARTS = 25
 #: Larger counts are not supported, as for intervals.
 _MOST = 100_000_000
 
@@ -139,11 +141,30 @@ def least_beyond(train: int, most: int, total: int, tail: float) -> float:
 
     It lies above with probability 0.8, and each limit errs with probability ``tail``. Infinity if no rate is detected.
     """
-    if most >= total:
-        return math.inf
-    bar = _root(lambda rate: at_most(most, total, rate) < tail)
-    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
+    fewest = _fewest_beyond(train, most, total, tail)
     return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
+
+
+def chance_to_decide(texts: int, rate: float, other: float, tail: float) -> float:
+    """The probability that the interval of one count lies above that of the other, to about 0.01.
+
+    The counts are binomial, ``texts`` texts at ``rate`` and at ``other``. It is averaged over ``_PARTS`` quantiles of
+    the other count.
+    """
+    found = 0.0
+    for part in range(_PARTS):
+        share = (part + 0.5) / _PARTS
+        most = bisect_left(range(texts), True, key=lambda k: at_most(k, texts, other) >= share)
+        found += 1 - at_most(_fewest_beyond(texts, most, texts, tail) - 1, texts, rate)
+    return found / _PARTS
+
+
+def _fewest_beyond(train: int, most: int, total: int, tail: float) -> int:
+    """The fewest of ``train`` whose interval lies above that of ``most`` / ``total``; ``train`` + 1 if none does."""
+    if most >= total:
+        return train + 1
+    bar = _root(lambda rate: at_most(most, total, rate) < tail)
+    return 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
 
 
 def _rate_reaching(fewest: int, trials: int) -> float:

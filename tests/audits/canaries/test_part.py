@@ -99,6 +99,9 @@ def test_exposure_grows_with_copies(folder: Path, knows: LanguageModel, settings
         assert beyond.estimate is not None
         assert math.log2(301) < beyond.estimate <= math.log2(10**4)
         assert beyond.reason
+        # None of 300 references reaches it: 1 - 0.1^(1/300) = 0.0076460. One set of references has the whole error.
+        assert beyond.lower == pytest.approx(-math.log2(0.0076460), abs=1e-4)
+        assert beyond.upper == pytest.approx(math.log2(10**4))
     else:
         assert found.parameters["canary_exact_groups"] == 1
         assert not any("extrapolated" in e.method for e in found.evidence)
