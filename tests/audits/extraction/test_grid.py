@@ -16,7 +16,6 @@ from scipy.stats import beta, binom
 from audits.extraction.grid import GRID, PROBABILITIES, QUERIES, discoverable_counts, over_grid
 from audits.extraction.law import SamplingLaw
 from audits.extraction.reach import needed
-from audits.statistics.metrics import clopper_pearson
 from audits.statistics.two_rates import fisher
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome

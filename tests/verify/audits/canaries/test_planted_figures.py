@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,12 +162,11 @@ def extrapolated() -> Evidence:
     peers = [
         SimpleNamespace(members=np.array([number]), losses=references, exact=False, bits=26.6) for number in range(16)
     ]
-    found, _ = extrapolation(
-        cast(Any, SimpleNamespace(canaries=list(range(16)))),
-        cast(Any, SimpleNamespace(
-            exposure=np.full(16, np.log2(1001)), among=np.full(16, 1001), nll=np.full(16, 20.0), peers=peers
-        )),
-    )  # fmt: skip
+    manifest: Any = SimpleNamespace(canaries=list(range(16)))
+    scores: Any = SimpleNamespace(
+        exposure=np.full(16, np.log2(1001)), among=np.full(16, 1001), nll=np.full(16, 20.0), peers=peers
+    )
+    found, _ = extrapolation(manifest, scores)
     return found[0]
 
 
