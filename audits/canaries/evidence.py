@@ -77,7 +77,9 @@ def exposures_by_copies(manifest: Manifest, scores: CanaryScores) -> list[Eviden
 def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
     """Tests of whether any included canary leaked and, as a control, any left-out one, which the model cannot know.
 
-    Each test has half of ``alpha``. ``detected`` is 1 if its p-value is at most that.
+    Each test has half of ``alpha``. ``detected`` is 1 if its p-value is at most that. ``deviation`` is the standard
+    deviation of the exposures, which is larger than without memorization (``without_memorization``) if some canaries
+    are memorized more than others.
     """
     included = np.array([canary.included for canary in manifest.canaries])
     evidence = []
@@ -89,12 +91,12 @@ def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[E
                 groups.append((scores.exposure[members], peers.references))
         count = sum(len(exposures) for exposures, _ in groups)
         p_value = fisher(groups) if groups else 1.0
-        mean = sum(float(exposures.sum()) for exposures, _ in groups) / count if count else None
+        values = np.concatenate([exposures for exposures, _ in groups]) if groups else np.zeros(0)
         evidence.append(
             Evidence(
                 method=EXPOSURE,
                 quantity=f"mean bits, {name}",
-                estimate=mean,
+                estimate=float(values.mean()) if count else None,
                 confidence=1 - alpha / 2,
                 bound=Bound.NONE,
                 interval="Fisher's test with Brown's correction",
@@ -107,6 +109,7 @@ def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[E
                     ),
                     "detected": float(p_value <= alpha / 2),
                     "without_memorization": 1 / math.log(2),
+                    **({"deviation": float(values.std(ddof=1))} if count > 1 else {}),
                 },
                 reason="" if count else "there is no such canary with a score",
             )

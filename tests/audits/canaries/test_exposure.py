@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
+from audits.canaries import verdict
 from audits.canaries.exposure import deviations_below_mean, exposures, fisher, least_bits, ranks
 
 
@@ -79,3 +81,14 @@ def test_a_limit_by_rank_errs_as_often_as_stated() -> None:
     errs = {limit: (least > 2.0 ** -(limit - 0.05)).mean() for limit in (least_bits(200, 0.1), math.log2(201))}
     assert errs[least_bits(200, 0.1)] <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / 2000)
     assert errs[math.log2(201)] > 0.3  # exposure at its ceiling is no such limit
+
+
+def test_so_few_canaries_detect_one_bit_above_chance() -> None:
+    """Exposures are exponential: 2 / mean * sum is chi squared, of twice as many degrees of freedom as canaries."""
+    ratio = 1 + math.log(2)  # one bit more than 1 / ln 2
+
+    def power(canaries: int) -> float:
+        return float(chi2.sf(chi2.isf(0.002, 2 * canaries) / ratio, 2 * canaries))
+
+    assert power(verdict._EFFECTIVE) >= 0.8 > power(verdict._EFFECTIVE - 1)
+    assert power(30) < 0.6

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_exposure_grows_with_copies(folder: Path, knows: LanguageModel, settings
     hundred_copies = included & (arrays["canary.copies"] == 100)
     assert (arrays["canary.completion"][hundred_copies] == 1).sum() == disclosed
     assert of(found, "completion", "disclosed, left out").estimate == 0
+    deviation = of(found, "exposure", "mean bits, included").details["deviation"]
+    assert deviation == pytest.approx(statistics.stdev(arrays["canary.exposure"][included].tolist()))
     assert any("taken to be so" in line for line in found.warnings)
     assert any("complete no more than one" in line for line in found.warnings)
     if settings:
