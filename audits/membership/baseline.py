@@ -22,6 +22,7 @@ from scipy.special import ndtri
 from audits.membership.attack import Candidates, Settings, auc_evidence
 from audits.membership.features import record_features
 from audits.statistics.cross_fit import cross_fitted, folds
+from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
@@ -148,22 +149,19 @@ def blind_scores(
 def _blind_evidence(
     scores: NDArray[np.float64], relabelled: NDArray[np.float64], member: NDArray[np.bool_], settings: Settings
 ) -> Evidence:
-    """The blind baseline's AUC, with an interval from the permutation distribution.
-
-    The interval of other AUCs is for scores of independent records; cross-fitted scores are not independent.
-    """
+    """The blind baseline's AUC, with the interval of ``fitted``, as its scores are not of independent records."""
     deviation = float(relabelled[1:].std())
     found = auc_evidence(BLIND, scores, member, settings)
-    reach = -float(ndtri((1 - settings.confidence) / 2)) * deviation
-    value = float(relabelled[0])
+    value, stderr = float(relabelled[0]), widened(scores, member, deviation)
+    lower, upper = interval(value, stderr, settings.confidence)
     kept = {name: found.details[name] for name in ("chance", "detectable") if name in found.details}
     return replace(
         found,
         estimate=value,
-        lower=max(0.0, value - reach) if deviation > 0 else 0.0,
-        upper=min(1.0, value + reach) if deviation > 0 else 1.0,
-        interval=RELABELLED,
-        details={**kept, "deviation": deviation},
+        lower=lower,
+        upper=upper,
+        interval=WIDENED,
+        details={**kept, "deviation": deviation, "stderr": stderr},
     )
 
 
