@@ -25,6 +25,7 @@ from audits.statistics.cross_fit import cross_fitted, folds
 from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
+from audits.statistics.power import detectable_area_beyond
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
 from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
@@ -149,19 +150,28 @@ def blind_scores(
 def _blind_evidence(
     scores: NDArray[np.float64], relabelled: NDArray[np.float64], member: NDArray[np.bool_], settings: Settings
 ) -> Evidence:
-    """The blind baseline's AUC, with the interval of ``fitted``, as its scores are not of independent records."""
+    """The blind baseline's AUC, with the interval of ``fitted``, as its scores are not of independent records.
+
+    The detectable AUC is that whose interval lies above 1/2, which takes more than for a score that is not fitted.
+    """
     deviation = float(relabelled[1:].std())
     found = auc_evidence(BLIND, scores, member, settings)
     value, stderr = float(relabelled[0]), widened(scores, member, deviation)
     lower, upper = interval(value, stderr, settings.confidence)
-    kept = {name: found.details[name] for name in ("chance", "detectable") if name in found.details}
+    critical, sizes = -float(ndtri((1 - settings.confidence) / 2)), (int(member.sum()), int((~member).sum()))
+    least = detectable_area_beyond(critical, *sizes, deviation=deviation) if deviation > 0 else math.nan
     return replace(
         found,
         estimate=value,
         lower=lower,
         upper=upper,
         interval=WIDENED,
-        details={**kept, "deviation": deviation, "stderr": stderr},
+        details={
+            "chance": 0.5,
+            "deviation": deviation,
+            "stderr": stderr,
+            **({} if math.isnan(least) else {"detectable": least}),
+        },
     )
 
 

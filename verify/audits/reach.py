@@ -14,7 +14,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
-from verify.audits.terms import BEYOND, BOUND, counts_of
+from verify.audits.terms import BEYOND, BOUND, WIDENED, counts_of
 from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
@@ -37,6 +37,8 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
+    if item.quantity == "AUC" and item.interval == WIDENED:
+        return _fitted_fault(item, stated)
     if item.quantity == "AUC":
         return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)
     if item.method == BOUND and item.lower is not None:
@@ -55,6 +57,23 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
         return ""
     return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
+
+
+def _fitted_fault(item: Evidence, area: float) -> str:
+    """What is wrong with ``area`` for a fitted score: its lower quantile must lie at the end of an interval around 1/2.
+
+    The quantile is by Hanley and McNeil (1982), the interval by the deviation over relabellings.
+    """
+    members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+    if min(members, others) > 0 and 0.5 < area < 1:
+        square = area * area
+        spread = area * (1 - area) + (members - 1) * (area / (2 - area) - square)
+        spread += (others - 1) * (2 * square / (1 + area) - square)
+        reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * item.details.get("deviation", 0.0)
+        low = area - NormalDist().inv_cdf(_POWER) * math.sqrt(max(0.0, spread) / (members * others))
+        if math.isclose(low, 0.5 + reach, abs_tol=_CLOSE):
+            return ""
+    return f"an AUC of {area:.4g} is not the smallest detectable with {members} members and {others} others"
 
 
 def _area_fault(area: float, sizes: tuple[int, int], confidence: float) -> str:

@@ -9,10 +9,12 @@ import pytest
 
 from audits.statistics.fitted import WIDENED as NAME
 from audits.statistics.fitted import interval, widened
+from audits.statistics.power import detectable_area_beyond
 from privctl.domain.evidence import Evidence
 from tests.verify.audits.test_reach import report
 from verify.audits.consistency import faults
 from verify.audits.ranks.fitted import of_fitted
+from verify.audits.reach import detectable_fault
 from verify.audits.terms import RELABELLED, WIDENED
 
 
@@ -52,3 +54,18 @@ def test_a_forged_standard_error() -> None:
         replace(item, lower=None),
     ):
         assert wrong(forged) != []
+
+
+def test_a_forged_detectable_area() -> None:
+    """0.5 + 1.96 * 0.045 + 0.8416 times Hanley and McNeil's deviation there, 0.0394 for 100 and 100: 0.6214."""
+    least = detectable_area_beyond(1.959964, 100, 100, deviation=0.045)
+    assert least == pytest.approx(0.6214, abs=1e-4)
+    lower, upper = interval(0.6, 0.05, 0.95)
+    item = Evidence(
+        method="blind baseline", quantity="AUC", estimate=0.6, lower=lower, upper=upper, confidence=0.95,
+        interval=WIDENED, samples={"members": 100, "nonmembers": 100},
+        details={"chance": 0.5, "deviation": 0.045, "stderr": 0.05, "detectable": least},
+    )  # fmt: skip
+    assert detectable_fault(item, report(item)) == ""
+    for other in (0.611, least - 0.001, least + 0.001, 0.5, 1.0):
+        assert detectable_fault(replace(item, details={**item.details, "detectable": other}), report(item)) != ""
