@@ -103,7 +103,7 @@ class CanaryAudit:
         manifest, request = self._manifest, self._request
         scores = score_canaries(self._model, manifest, self._work, self._is_exact, row_scores, self._workers)
         delta = manifest.delta if request.delta is None else request.delta
-        extrapolated, beyond = extrapolation(manifest, scores, request.seed)
+        extrapolated, beyond = extrapolation(manifest, scores)
         evidence = (
             *leak_tests(manifest, scores, _TESTS_SHARE * alpha),
             *bounds(manifest, scores.score, scores.scored, self._conditions, delta, alpha),

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 EXPOSURE = "canary exposure"
 COMPLETION = "canary completion"
 EXTRAPOLATION = "canary exposure, extrapolated"
+#: Where the limits of an extrapolated exposure come from, as its distribution is a guess.
+BY_RANK = f"{CLOPPER_PEARSON}, by rank; at most the bits of all secrets"
 
 #: The maximum number of reference classes to which a distribution is fitted.
 _FITTED = 16
-#: The error of the bootstrap limits. They rest on a model, so the audit's confidence does not include them.
+#: The error of the lower limit, for all sets of references together. The audit's confidence does not include it.
 _ALPHA = 0.1
 #: A fit with a smaller p-value is flagged as poor.
 _POOR = 1e-3
@@ -75,7 +77,9 @@ def exposures_by_copies(manifest: Manifest, scores: CanaryScores) -> list[Eviden
 def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
     """Tests of whether any included canary leaked and, as a control, any left-out one, which the model cannot know.
 
-    Each test has half of ``alpha``. ``detected`` is 1 if its p-value is at most that.
+    Each test has half of ``alpha``. ``detected`` is 1 if its p-value is at most that. ``deviation`` is the standard
+    deviation of the exposures, which is larger than without memorization (``without_memorization``) if some canaries
+    are memorized more than others.
     """
     included = np.array([canary.included for canary in manifest.canaries])
     evidence = []
@@ -87,12 +91,12 @@ def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[E
                 groups.append((scores.exposure[members], peers.references))
         count = sum(len(exposures) for exposures, _ in groups)
         p_value = fisher(groups) if groups else 1.0
-        mean = sum(float(exposures.sum()) for exposures, _ in groups) / count if count else None
+        values = np.concatenate([exposures for exposures, _ in groups]) if groups else np.zeros(0)
         evidence.append(
             Evidence(
                 method=EXPOSURE,
                 quantity=f"mean bits, {name}",
-                estimate=mean,
+                estimate=float(values.mean()) if count else None,
                 confidence=1 - alpha / 2,
                 bound=Bound.NONE,
                 interval="Fisher's test with Brown's correction",
@@ -105,6 +109,7 @@ def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[E
                     ),
                     "detected": float(p_value <= alpha / 2),
                     "without_memorization": 1 / math.log(2),
+                    **({"deviation": float(values.std(ddof=1))} if count > 1 else {}),
                 },
                 reason="" if count else "there is no such canary with a score",
             )
@@ -146,40 +151,42 @@ def completions(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[
     return evidence
 
 
-def extrapolation(manifest: Manifest, scores: CanaryScores, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
+def extrapolation(manifest: Manifest, scores: CanaryScores) -> tuple[list[Evidence], NDArray[np.float64]]:
     """The highest extrapolated exposure, and the extrapolated exposure of each canary (-1 if there is none).
 
     Computed only if exposure reaches its ceiling and there are enough references to fit a distribution. No test or
-    bound uses it.
+    bound uses it. Its limits hold whatever the distribution of losses: see ``least_bits``, with an equal share of the
+    error for each set of references, and the bits of all secrets.
     """
     beyond = np.full(len(manifest.canaries), -1.0)
-    highest: list[tuple[float, float, float, float, float]] = []
+    highest: list[tuple[float, float, float, float, int]] = []
     at_ceiling = scores.exposure >= np.log2(np.maximum(scores.among, 1)) - 1e-9
-    sampled = [p for p in scores.peers if not p.exact and at_ceiling[p.members].any() and p.losses.std() > 0]
+    drawn = [peers for peers in scores.peers if not peers.exact]
+    sampled = [p for p in drawn if at_ceiling[p.members].any() and p.losses.std() > 0]
     fit = [peers for peers in sampled if len(peers.losses) >= skewnormal.FEWEST][:_FITTED]
     for peers in fit:
         members = peers.members[at_ceiling[peers.members]]
-        law = skewnormal.extrapolate(scores.nll[members], peers.losses, cap=peers.bits, alpha=_ALPHA, seed=seed)
+        law = skewnormal.extrapolate(scores.nll[members], peers.losses, cap=peers.bits, alpha=_ALPHA / len(drawn))
         beyond[members] = law.bits
-        top = int(law.bits.argmax())
-        highest.append((float(law.bits[top]), float(law.lower[top]), float(law.upper[top]), law.p_value, peers.bits))
+        highest.append((float(law.bits.max()), law.lower, law.p_value, peers.bits, len(peers.losses)))
     if not highest:
         return [], beyond
-    bits, lower, upper, p_value, cap = max(highest)
+    bits, lower, p_value, cap, references = max(highest)
     return [
         Evidence(
             method=EXTRAPOLATION,
             quantity="highest bits",
             estimate=bits,
             lower=lower,
-            upper=upper,
+            upper=cap,
             confidence=1 - _ALPHA,
-            interval="percentile bootstrap of a fitted skew normal law",
+            interval=BY_RANK,
             samples={"canaries": int((beyond >= 0).sum())},
             details={
                 "extrapolated": 1,
                 "fit_p_value": p_value,
-                "cap": cap,
+                "references": references,
+                "sets": len(drawn),
                 "laws": len(highest),
                 "without_law": len(sampled) - len(fit),
             },

@@ -2,8 +2,10 @@
 
 Carlini et al. 2019, section 4.3: the references' losses are close to skew normal (Azzalini 1985), with density 2 /
 scale * phi(z) * Phi(shape * z), z = (x - location) / scale. Extrapolated exposure is -log2 F(canary's loss). It is a
-model of the tail, not a measurement. ``scipy.stats.skewnorm`` fails in the tail: at shape 50, two standard deviations
-out, its log-CDF is minus infinity instead of -5016.3.
+model of the tail, not a measurement: no reference lies there, so neither a test of the fit nor resampled references
+show how far off it is. Its limits therefore do not use the fit; see ``exposure.least_bits``.
+``scipy.stats.skewnorm`` fails in the tail: at shape 50, two standard deviations out, its log-CDF is minus infinity
+instead of -5016.3.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import kolmogorov, log_ndtr, ndtr, owens_t
+
+from audits.canaries.exposure import least_bits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +32,6 @@ _DROP = 45.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(256)
 #: Bounds of shape, location and log scale, for standardized losses.
 _BOUNDS = ((-50.0, 50.0), (-8.0, 8.0), (-8.0, 8.0))
-_RESAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +75,18 @@ class SkewNormal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extrapolated:
-    """Extrapolated exposures in bits, their bootstrap limits, and the goodness of fit.
+    """Extrapolated exposures in bits, a lower limit that holds for each, and the goodness of fit.
 
     ``p_value`` is that of a Kolmogorov-Smirnov test for a distribution known in advance. As this one was fitted, the
     test is too lenient.
     """
 
     bits: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    lower: float
     p_value: float
 
 
-def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
+def fit(losses: NDArray[Any]) -> SkewNormal:
     """The maximum-likelihood fit. Raises ValueError if the losses are all equal."""
     from scipy.optimize import minimize  # slow to import
 
@@ -93,29 +95,22 @@ def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
     if not spread > 0:
         raise ValueError("the losses are all equal; there is no law to fit")
     x = (values - mean) / spread
-    start_point = _moments(x) if start is None else np.array(
-        [start.shape, (start.location - mean) / spread, math.log(start.scale / spread)]
-    )  # fmt: skip
-    best = minimize(_cost, start_point, args=(x,), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+    best = minimize(_cost, _moments(x), args=(x,), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
     shape, location, log_scale = best.x
     return SkewNormal(
         shape=float(shape), location=mean + spread * float(location), scale=spread * math.exp(float(log_scale))
     )
 
 
-def extrapolate(
-    losses: NDArray[Any], references: NDArray[Any], *, cap: float, alpha: float, seed: int = 0
-) -> Extrapolated:
-    """Exposures of ``losses`` by a fit to ``references``, at most ``cap`` bits, with bootstrap limits."""
-    law = fit(references)
-    source = np.random.default_rng(seed)
-    resampled = np.stack([fit(source.choice(references, len(references)), law).bits(losses) for _ in range(_RESAMPLES)])
-    lower, upper = np.quantile(resampled, [alpha / 2, 1 - alpha / 2], axis=0)
+def extrapolate(losses: NDArray[Any], references: NDArray[Any], *, cap: float, alpha: float) -> Extrapolated:
+    """Exposures of ``losses``, none above any of the ``references``, by a fit to these, of at most ``cap`` bits.
+
+    The lower limit of the exposures errs with probability at most ``alpha``; an upper one below ``cap``, the bits of
+    all secrets, does not follow. The fit's bits are at least the limit.
+    """
+    law, least = fit(references), least_bits(len(references), alpha)
     return Extrapolated(
-        bits=np.minimum(law.bits(losses), cap),
-        lower=np.minimum(lower, cap),
-        upper=np.minimum(upper, cap),
-        p_value=_kolmogorov_smirnov(law, references),
+        bits=np.clip(law.bits(losses), least, cap), lower=least, p_value=_kolmogorov_smirnov(law, references)
     )
 
 

@@ -22,8 +22,9 @@ from privctl.domain.verdict import Outcome, Verdict
 TRACELESS = "planted canaries left no trace"
 #: With fewer included canaries, finding no trace is inconclusive.
 _ENOUGH = 100
-#: This many canaries, each with its own references, detect a mean of one bit with probability 0.8 at level 0.002.
-_EFFECTIVE = 30
+#: This many canaries, each with its own references, detect a mean of one bit above chance with probability 0.8 at level
+#: 0.002, if exposures are exponential.
+_EFFECTIVE = 46
 _MORE = "plant more (privctl canary plant"
 
 

@@ -22,8 +22,10 @@ from scipy.special import ndtri
 from audits.membership.attack import Candidates, Settings, auc_evidence
 from audits.membership.features import record_features
 from audits.statistics.cross_fit import cross_fitted, folds
+from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
+from audits.statistics.power import detectable_area_beyond
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
 from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
@@ -148,22 +150,28 @@ def blind_scores(
 def _blind_evidence(
     scores: NDArray[np.float64], relabelled: NDArray[np.float64], member: NDArray[np.bool_], settings: Settings
 ) -> Evidence:
-    """The blind baseline's AUC, with an interval from the permutation distribution.
+    """The blind baseline's AUC, with the interval of ``fitted``, as its scores are not of independent records.
 
-    The interval of other AUCs is for scores of independent records; cross-fitted scores are not independent.
+    The detectable AUC is that whose interval lies above 1/2, which takes more than for a score that is not fitted.
     """
     deviation = float(relabelled[1:].std())
     found = auc_evidence(BLIND, scores, member, settings)
-    reach = -float(ndtri((1 - settings.confidence) / 2)) * deviation
-    value = float(relabelled[0])
-    kept = {name: found.details[name] for name in ("chance", "detectable") if name in found.details}
+    value, stderr = float(relabelled[0]), widened(scores, member, deviation)
+    lower, upper = interval(value, stderr, settings.confidence)
+    critical, sizes = -float(ndtri((1 - settings.confidence) / 2)), (int(member.sum()), int((~member).sum()))
+    least = detectable_area_beyond(critical, *sizes, deviation=deviation) if deviation > 0 else math.nan
     return replace(
         found,
         estimate=value,
-        lower=max(0.0, value - reach) if deviation > 0 else 0.0,
-        upper=min(1.0, value + reach) if deviation > 0 else 1.0,
-        interval=RELABELLED,
-        details={**kept, "deviation": deviation},
+        lower=lower,
+        upper=upper,
+        interval=WIDENED,
+        details={
+            "chance": 0.5,
+            "deviation": deviation,
+            "stderr": stderr,
+            **({} if math.isnan(least) else {"detectable": least}),
+        },
     )
 
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scipy.special import ndtri
-
 from audits import FUSED
 from audits.membership.attack import RATES, AttackResult, Candidates, ScoreAttack, Settings, curve_evidence
+from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.fused import FusedScore
-from audits.statistics.metrics import RELABELLED
 from audits.statistics.relabel import data_seed
 
 if TYPE_CHECKING:
@@ -54,17 +52,17 @@ def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]], rates: tupl
 def result_of(fused: FusedScore, member: NDArray[np.bool_], settings: Settings) -> AttackResult:
     """The result of the fused score as an attack.
 
-    The AUC's interval uses the standard deviation over relabellings, as the errors of cross-fitted scores are
-    correlated.
+    The AUC's interval is that of ``fitted``, as the errors of cross-fitted scores are correlated.
     """
     scores = fused.fitted(member[None])[0]
     area, *rates = curve_evidence(NAME, scores, member, settings)
-    value, reach = float(area.estimate or 0.0), -float(ndtri((1 - settings.confidence) / 2)) * fused.deviation
+    stderr = widened(scores, member, fused.deviation)
+    lower, upper = interval(float(area.estimate or 0.0), stderr, settings.confidence)
     area = replace(
         area,
-        lower=max(0.0, value - reach) if reach > 0 else 0.0,
-        upper=min(1.0, value + reach) if reach > 0 else 1.0,
-        interval=RELABELLED,
-        details={"chance": 0.5, "deviation": fused.deviation, "center": fused.center},
+        lower=lower,
+        upper=upper,
+        interval=WIDENED,
+        details={"chance": 0.5, "deviation": fused.deviation, "center": fused.center, "stderr": stderr},
     )
     return AttackResult(evidence=(area, *rates), scores=scores)

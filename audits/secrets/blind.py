@@ -17,6 +17,7 @@ from scipy.special import ndtri
 from audits.membership.baseline import GUARD, blind_scores
 from audits.secrets.attack import SecretAttackResult
 from audits.secrets.trace import compared_with_held_out, ranks_by_score
+from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.laws import mean_ranks
 from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
@@ -81,18 +82,20 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     of_records[indices] = mean_ranks(blind[0])[where]
     kept |= {"records_score": of_records, "records_area": blind_areas, "lengths_area": lengths}
     p_value, deviation = joint_p_value([blind_areas, lengths]), float(blind_areas[1:].std())
+    apart = widened(blind[0], trained, deviation)
+    lower, upper = interval(float(blind_areas[0]), apart, 1 - level)
     samples = {"trained": int(trained.sum()), "held_out": int((~trained).sum())}
     evidence = [
         Evidence(
             method=BASELINE,
             quantity=APART,
             estimate=float(blind_areas[0]),
-            lower=max(0.0, float(blind_areas[0]) - reach * deviation) if deviation else 0.0,
-            upper=min(1.0, float(blind_areas[0]) + reach * deviation) if deviation else 1.0,
+            lower=lower,
+            upper=upper,
             confidence=1 - level,
-            interval=RELABELLED,
+            interval=WIDENED,
             samples=samples,
-            details={"chance": 0.5, "deviation": deviation, "p_value": p_value, "level": GUARD},
+            details={"chance": 0.5, "deviation": deviation, "stderr": apart, "p_value": p_value, "level": GUARD},
         )
     ]
     of_secrets, by_secrets = labels[:, where], areas(blind[:, where], labels[:, where])

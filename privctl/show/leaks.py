@@ -185,8 +185,10 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if not {"without_memorization", "level", "effective", "p_value"} <= details.keys() or not 0 < details["level"] < 1:
         return None
     chance, level = details["without_memorization"], details["level"]
-    # Exposures of secrets never planted are exponential: their standard deviation is their mean.
-    scatter = NormalDist().inv_cdf(1 - level) * chance / math.sqrt(max(details["effective"], 1))
+    # Exposures of secrets never planted are exponential, with their mean as standard deviation. If some secrets are
+    # memorized more than others, exposures vary more.
+    deviation = max(chance, details.get("deviation", 0.0))
+    scatter = NormalDist().inv_cdf(1 - level) * deviation / math.sqrt(max(details["effective"], 1))
     if included.estimate - scatter <= chance + EXPOSURE_MARGIN:
         return None
     return Leak(

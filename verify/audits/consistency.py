@@ -32,7 +32,7 @@ from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
 from verify.audits.split import groups as split_groups
-from verify.audits.terms import BLIND, RELABELLED, sides_by_coins
+from verify.audits.terms import BLIND, RELABELLED, WIDENED, sides_by_coins
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
 from verify.laws.counts import is_limit
 
@@ -130,7 +130,7 @@ def _interval(item: Evidence) -> str:
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
     low, value, high = (float(limit) for limit in limits if limit is not None)
-    if item.interval == RELABELLED:
+    if item.interval in (RELABELLED, WIDENED):
         return _relabelled(item, low, value, high)
     if _is_auc(item):
         return _of_auc(item, low, value, high)
@@ -227,6 +227,10 @@ def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
     deviation, least = item.details.get("deviation"), 0.0 if _is_auc(item) else -1.0
     if deviation is None or deviation < 0:
         return "the deviation of its interval is missing"
+    if item.interval == WIDENED:
+        deviation, least_error = item.details.get("stderr", -1.0), deviation
+        if not deviation >= least_error * (1 - _ROUNDING):
+            return "its standard error is missing, or below its deviation over relabellings"
     reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * deviation
     ends = (max(least, value - reach), min(1.0, value + reach)) if deviation else (least, 1.0)
     fits = math.isclose(low, ends[0], abs_tol=_ROUNDING) and math.isclose(high, ends[1], abs_tol=_ROUNDING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +41,13 @@ from verify.audits.ranks.figures import (
     true_positive_rate,
     won,
 )
+from verify.audits.ranks.fitted import of_fitted
 from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
-from verify.audits.terms import BLIND, NOISE, OVER_BLIND, RELABELLED
+from verify.audits.terms import BLIND, NOISE, OVER_BLIND, RELABELLED, WIDENED
 from verify.files.places import located
-from verify.laws.common import normal_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -305,11 +305,13 @@ class _Ranks:
         if not all(map(len, sides)):
             return None
         alpha = 1 - item.confidence
-        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == RELABELLED:
+        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval in (RELABELLED, WIDENED):
             if not blind and self.relabelled is not None and self.same:
-                return self._of_fused(*sides, alpha)
+                center, deviation = self.relabelled.own
+                found = of_fitted(*sides, deviation, alpha, item.interval, near=_NEAR_FUSED)
+                return replace(found, details={**found.details, "center": center})
             if blind and self.alone is not None:
-                return self.alone.of_blind(alpha)
+                return self.alone.of_blind(alpha, item.interval)
             # An older audit did not keep what the blind baseline's deviation over relabellings follows from.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
@@ -326,19 +328,6 @@ class _Ranks:
             return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
         wrong = [f"{item.method}: {item.quantity}: {text}" for text in differences(item, figures, self.source)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
-
-    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
-        assert self.relabelled is not None
-        value, (center, deviation) = won(members, others), self.relabelled.own
-        reach = float(normal_quantile(alpha / 2)) * deviation
-        return Figures(
-            estimate=value,
-            lower=max(0.0, value - reach) if reach > 0 else 0.0,
-            upper=min(1.0, value + reach) if reach > 0 else 1.0,
-            samples=(len(members), len(others)),
-            details={"chance": 0.5, "center": center, "deviation": deviation},
-            near=_NEAR_FUSED,
-        )
 
     def test_faults(self, item: Evidence) -> Iterator[str]:
         """Yields a sentence if the p-value or the side of the critical value on which the statistic lies is wrong."""

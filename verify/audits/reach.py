@@ -14,7 +14,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
-from verify.audits.terms import BEYOND, BOUND, counts_of
+from verify.audits.terms import BEYOND, BOUND, WIDENED, counts_of
 from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
@@ -26,6 +26,8 @@ _POWER, _CLOSE = 0.8, 1e-4
 _TAIL, _LEAST_SKEWNESS = 1e-3, 1e-4
 #: Steps of bisection on a rate.
 _HALVINGS = 60
+#: The number of quantiles over which a probability is averaged.
+_PARTS = 25
 #: Larger counts are not supported, as for intervals.
 _MOST = 100_000_000
 
@@ -35,6 +37,8 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
+    if item.quantity == "AUC" and item.interval == WIDENED:
+        return _fitted_fault(item, stated)
     if item.quantity == "AUC":
         return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)
     if item.method == BOUND and item.lower is not None:
@@ -53,6 +57,23 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
         return ""
     return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
+
+
+def _fitted_fault(item: Evidence, area: float) -> str:
+    """What is wrong with ``area`` for a fitted score: its lower quantile must lie at the end of an interval around 1/2.
+
+    The quantile is by Hanley and McNeil (1982), the interval by the deviation over relabellings.
+    """
+    members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+    if min(members, others) > 0 and 0.5 < area < 1:
+        square = area * area
+        spread = area * (1 - area) + (members - 1) * (area / (2 - area) - square)
+        spread += (others - 1) * (2 * square / (1 + area) - square)
+        reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * item.details.get("deviation", 0.0)
+        low = area - NormalDist().inv_cdf(_POWER) * math.sqrt(max(0.0, spread) / (members * others))
+        if math.isclose(low, 0.5 + reach, abs_tol=_CLOSE):
+            return ""
+    return f"an AUC of {area:.4g} is not the smallest detectable with {members} members and {others} others"
 
 
 def _area_fault(area: float, sizes: tuple[int, int], confidence: float) -> str:
@@ -139,11 +160,30 @@ def least_beyond(train: int, most: int, total: int, tail: float) -> float:
 
     It lies above with probability 0.8, and each limit errs with probability ``tail``. Infinity if no rate is detected.
     """
-    if most >= total:
-        return math.inf
-    bar = _root(lambda rate: at_most(most, total, rate) < tail)
-    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
+    fewest = _fewest_beyond(train, most, total, tail)
     return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
+
+
+def chance_to_decide(texts: int, rate: float, other: float, tail: float) -> float:
+    """The probability that the interval of one count lies above that of the other, to about 0.01.
+
+    The counts are binomial, ``texts`` texts at ``rate`` and at ``other``. It is averaged over ``_PARTS`` quantiles of
+    the other count.
+    """
+    found = 0.0
+    for part in range(_PARTS):
+        share = (part + 0.5) / _PARTS
+        most = bisect_left(range(texts), True, key=lambda k: at_most(k, texts, other) >= share)
+        found += 1 - at_most(_fewest_beyond(texts, most, texts, tail) - 1, texts, rate)
+    return found / _PARTS
+
+
+def _fewest_beyond(train: int, most: int, total: int, tail: float) -> int:
+    """The fewest of ``train`` whose interval lies above that of ``most`` / ``total``; ``train`` + 1 if none does."""
+    if most >= total:
+        return train + 1
+    bar = _root(lambda rate: at_most(most, total, rate) < tail)
+    return 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
 
 
 def _rate_reaching(fewest: int, trials: int) -> float:

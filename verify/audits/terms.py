@@ -22,8 +22,10 @@ NO_BOUNDS = "bounds from the split"
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 #: The blind baseline, and the AUC beyond it.
 BLIND, OVER_BLIND = "blind baseline", "AUC over the blind baseline's"
-#: The interval of an AUC whose standard deviation comes from relabellings.
+#: The interval of an AUC whose standard deviation comes from relabellings, and that of a fitted score, which may be
+#: wider. Older audits used the first for both.
 RELABELLED = "normal, standard deviation over relabellings"
+WIDENED = "normal, standard deviation over relabellings, widened if DeLong's is larger"
 #: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 

@@ -28,7 +28,7 @@ _MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries 
 _TRACE, _NOT_EASIER = "secret trace", "training made no secret easier to tell"
 _PROTECTION, _PLANNED = "secret protection", "(prior, posterior)-secret protection, as planned in "
 #: With fewer canaries or secrets, and with references that tell as much as fewer canaries, finding nothing says little.
-_ENOUGH, _EFFECTIVE = 100, 30
+_ENOUGH, _EFFECTIVE = 100, 46
 #: A plan's bounds that more than this share of first ranks must contradict are not tested by one run.
 _GROSS = 0.5
 

@@ -79,7 +79,9 @@ def _sample_needed(name: str, item: Evidence, size: float, required: float, *, g
             "is large enough) or plant more canaries, and audit that model"
         )
     if name == "auc":
-        more = needed_sample(item, times_for_area(size, required), grouped=grouped)
+        members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+        known = min(members, others) > 0
+        more = needed_sample(item, times_for_area(size, required, members, others), grouped=grouped) if known else ""
     else:
         more = needed_sample(item, times_for_share(size, required, none=not item.details.get("held_out_extracted")))
     return f"audit again with {more or 'more records'}"

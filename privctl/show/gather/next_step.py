@@ -268,8 +268,11 @@ def _records_needed(report: PrivacyReport) -> tuple[int, int] | None:
     wanted = settings_of(report).least_auc
     if sharpest is None or sharpest.sees is None or wanted is None or not wanted > 0.5:
         return None
-    more = times_for_area(sharpest.sees, wanted)
-    members, others = (rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
+    sizes = [sharpest.samples.get(side, 0) for side in ("members", "nonmembers")]
+    if not all(sizes):
+        return None
+    more = times_for_area(sharpest.sees, wanted, *sizes)
+    members, others = (rounded(more * size) for size in sizes)
     return members, others
 
 

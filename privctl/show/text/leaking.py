@@ -36,7 +36,8 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
     if attacks:
         text += paragraph(
             f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
-            "share of non-members whose score in the first attack is at least as high. --leaks FILE writes all "
+            "share of non-members whose score in the first attack is at least as high. Without any leak about one "
+            "in ten would have a share of at most 0.1, one in a hundred of at most 0.01. --leaks FILE writes all "
             f"{'groups' if sized else 'records'}, with all attacks.",
             indent=2, hanging=2,
         )  # fmt: skip
@@ -70,8 +71,8 @@ def _effect_of_removing_repeats(records: Sequence[LeakingRecord]) -> str:
     return "\n" + paragraph(
         f"{who} among the members, exactly or nearly (--leaks FILE says which): their {attack} AUC is {area[0]}, and "
         f"{rate[0]} % of them score higher than 99 % of the non-members. Without them the AUC of all would be "
-        f"{area[1]} instead of {area[2]}, and {rate[1]} % instead of {rate[2]} % would score so high. This is a "
-        "prediction from these scores; a model trained without them may expose other records more."
+        f"{area[1]} instead of {area[2]}, and {rate[1]} % instead of {rate[2]} % would score so high. Ties count as "
+        "lost. This is a prediction from these scores; a model trained without them may expose other records more."
     )
 
 
@@ -94,7 +95,8 @@ def _effect_by_reason(records: Sequence[LeakingRecord], who: str, remark: str) -
         + table((f"{who} with", "number", "their AUC", "beyond 99 %", "AUC of the others", "beyond 99 %"), rows)
         + paragraph(
             f"How well {attack} recognizes these {who}, and the others if these were removed; for all, its AUC is "
-            f"{number(whole.auc, 3)}. Beyond 99 %: the share that scores higher than 99 % of the non-members. "
+            f"{number(whole.auc, 3)}. Ties count as lost. Beyond 99 %: the share that scores higher than 99 % of the "
+            "non-members. "
             f"{remark} a prediction from these scores; a model trained without them may expose other records more.",
             indent=2,
             hanging=2,

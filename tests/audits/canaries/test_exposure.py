@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
-from audits.canaries.exposure import deviations_below_mean, exposures, fisher, ranks
+from audits.canaries import verdict
+from audits.canaries.exposure import deviations_below_mean, exposures, fisher, least_bits, ranks
 
 
 def bits(losses: list[float], references: np.ndarray) -> np.ndarray:
@@ -70,3 +72,23 @@ def test_the_leak_test_finds_one_that_leaked_a_little() -> None:
 def test_one_exposure_gives_its_own_p_value() -> None:
     for rank in (1, 7, 100):
         assert fisher([(exposures(np.array([rank]), 100), 99)]) == pytest.approx(rank / 100)
+
+
+def test_a_limit_by_rank_errs_as_often_as_stated() -> None:
+    """None of 300 cases at 1 - 0.05^(1/300) = 0.009936, as in the rule of three; and 2000 sets of 200 references."""
+    assert least_bits(300, 0.05) == pytest.approx(-math.log2(0.009936), abs=1e-4)
+    least = np.random.default_rng(5).random((2000, 200)).min(axis=1)  # the share of secrets below the lowest reference
+    errs = {limit: (least > 2.0 ** -(limit - 0.05)).mean() for limit in (least_bits(200, 0.1), math.log2(201))}
+    assert errs[least_bits(200, 0.1)] <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / 2000)
+    assert errs[math.log2(201)] > 0.3  # exposure at its ceiling is no such limit
+
+
+def test_so_few_canaries_detect_one_bit_above_chance() -> None:
+    """Exposures are exponential: 2 / mean * sum is chi squared, of twice as many degrees of freedom as canaries."""
+    ratio = 1 + math.log(2)  # one bit more than 1 / ln 2
+
+    def power(canaries: int) -> float:
+        return float(chi2.sf(chi2.isf(0.002, 2 * canaries) / ratio, 2 * canaries))
+
+    assert power(verdict._EFFECTIVE) >= 0.8 > power(verdict._EFFECTIVE - 1)
+    assert power(30) < 0.6

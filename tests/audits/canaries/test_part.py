@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_exposure_grows_with_copies(folder: Path, knows: LanguageModel, settings
     hundred_copies = included & (arrays["canary.copies"] == 100)
     assert (arrays["canary.completion"][hundred_copies] == 1).sum() == disclosed
     assert of(found, "completion", "disclosed, left out").estimate == 0
+    deviation = of(found, "exposure", "mean bits, included").details["deviation"]
+    assert deviation == pytest.approx(statistics.stdev(arrays["canary.exposure"][included].tolist()))
     assert any("taken to be so" in line for line in found.warnings)
     assert any("complete no more than one" in line for line in found.warnings)
     if settings:
@@ -99,6 +102,9 @@ def test_exposure_grows_with_copies(folder: Path, knows: LanguageModel, settings
         assert beyond.estimate is not None
         assert math.log2(301) < beyond.estimate <= math.log2(10**4)
         assert beyond.reason
+        # None of 300 references reaches it: 1 - 0.1^(1/300) = 0.0076460. One set of references has the whole error.
+        assert beyond.lower == pytest.approx(-math.log2(0.0076460), abs=1e-4)
+        assert beyond.upper == pytest.approx(math.log2(10**4))
     else:
         assert found.parameters["canary_exact_groups"] == 1
         assert not any("extrapolated" in e.method for e in found.evidence)

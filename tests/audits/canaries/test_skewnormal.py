@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -43,12 +45,30 @@ def test_a_law_is_found_again(shape: float) -> None:
     assert (found.location, found.scale) == pytest.approx((20, 3), rel=0.03)
 
 
-def test_what_is_extrapolated_is_capped_and_has_limits() -> None:
+def test_what_is_extrapolated_lies_between_the_limit_by_rank_and_the_cap() -> None:
     references = sample(SkewNormal(shape=2, location=30, scale=2), 1000, 2)
-    found = extrapolate(np.array([27.0, 5.0]), references, cap=19.9, alpha=0.1)
-    assert found.bits[1] == found.upper[1] == 19.9
-    assert 5 < found.lower[0] < found.bits[0] < found.upper[0] < 19.9
+    found = extrapolate(np.array([27.0, 5.0, 80.0]), references, cap=19.9, alpha=0.1)
+    assert found.bits[1] == 19.9
+    assert found.lower == pytest.approx(8.7642, abs=1e-4)
+    assert found.bits[2] == found.lower
+    assert found.lower < found.bits[0] < 19.9
     assert found.p_value > 0.05
+
+
+@pytest.mark.parametrize(
+    "quantile",
+    [lambda share: np.log(share / (1 - share)), lambda share: share, lambda share: -1 / share**0.3],
+    ids=["logistic", "uniform", "Frechet, negative"],
+)
+def test_the_lower_limit_holds_for_laws_that_are_not_skew_normal(quantile: Callable[[Any], Any]) -> None:
+    """Canaries with an exposure of 16 bits, below 500 references; by the fit, some have 30 bits, and others 5."""
+    share, fitted = 2.0**-16, []
+    for seed in range(20):
+        references = quantile(share + (1 - share) * np.random.default_rng(seed).random(500))
+        found = extrapolate(np.array([quantile(share)]), references, cap=40, alpha=0.1)
+        assert np.max(found.lower) <= 16
+        fitted.append(float(found.bits[0]))
+    assert not 15.5 < np.median(fitted) < 16.5
 
 
 def test_a_poor_fit_shows() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from audits.whole.leaking_records import leaking_records
 from privctl.cli import run
+from privctl.show.text.leaking import leaking_table
 from tests.audits.tiny import save_model, sentences, write_jsonl
 
 MEMBERS, TRAIN = Path("members.jsonl"), Path("train.jsonl")
@@ -48,6 +49,25 @@ def test_what_comes_out_word_for_word_is_first() -> None:
         ("members.jsonl", 9, None), ("members.jsonl", 4, None), ("train.jsonl", 9, False),
     ]  # fmt: skip
     assert leaking_records({}, None, None) == ()
+
+
+def test_how_many_would_stand_out_without_a_leak() -> None:
+    """Shares of at most 0.1 are a tenth of those of 60 times 200 members, and shares of at most 0.01 a hundredth."""
+    shares = []
+    for seed in range(60):
+        arrays = {
+            "member": np.arange(500) < 200,
+            "line": np.arange(500),
+            "score.a": np.random.default_rng(seed).normal(size=500),
+        }
+        found = leaking_records(arrays, MEMBERS, None)
+        shares += [record.nonmembers_as_high["a"] for record in found]
+    assert np.mean(np.array(shares) <= 0.1) == pytest.approx(0.1, abs=0.02)
+    assert np.mean(np.array(shares) <= 0.01) == pytest.approx(0.01, abs=0.006)
+    text = " ".join(leaking_table(found, verbose=True).split())
+    assert (
+        "Without any leak about one in ten would have a share of at most 0.1, one in a hundred of at most 0.01" in text
+    )
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 
-EXPOSURE, COMPLETION = "canary exposure", "canary completion"
+EXPOSURE, COMPLETION, EXTRAPOLATED = "canary exposure", "canary completion", "canary exposure, extrapolated"
 MEAN, MEDIAN, DISCLOSED = "mean bits, ", "median bits, ", "disclosed, "
 #: The sides of a comparison, by the beginnings of their names.
 SIDES = ("included", "left out")
@@ -20,6 +20,7 @@ SIDES = ("included", "left out")
 _TESTED = re.compile(r"included|left out \(control\)")
 _BY_COPIES = re.compile("included, (1 copy|[0-9]+ copies)|left out")
 _INTERVAL, _FISHER = "Clopper-Pearson", "Fisher's test with Brown's correction"
+_BY_RANK = "Clopper-Pearson, by rank; at most the bits of all secrets"
 _CLOSE = 1e-6
 
 
@@ -29,8 +30,33 @@ def planted_faults(report: PrivacyReport) -> Iterator[str]:
     for item in exposures:
         if wrong := _rate(item) if item.method == COMPLETION else _exposure(item):
             yield f"{item.method}, {item.quantity}: {wrong}"
+    for item in report.evidence:
+        if item.method == EXTRAPOLATED and (wrong := _extrapolated(item)):
+            yield f"{item.method}, {item.quantity}: {wrong}"
     for side in SIDES:
         yield from _totals(exposures, side)
+
+
+def _extrapolated(item: Evidence) -> str:
+    """What is wrong with the limits of an extrapolated exposure.
+
+    If the secrets that the model finds as likely as the canary were a share p, none of n random ones would be among
+    them with probability (1 - p)^n. The sets of references share the error.
+    """
+    if item.bound is not Bound.TWO_SIDED or item.interval != _BY_RANK:
+        return f"no audit states limits of it by {item.interval!r}"
+    missing = {"references", "sets"} - item.details.keys()
+    if missing or None in (item.lower, item.estimate, item.upper):
+        return f"its {min(missing, default='limit')} is missing, without which it cannot be computed again"
+    references, sets, error = item.details["references"], item.details["sets"], 1 - item.confidence
+    lower, estimate, upper = item.lower or 0.0, item.estimate or 0.0, item.upper or 0.0
+    if not (references >= 1 and sets >= 1 and 0 < error < 1 and lower > 0):
+        return "it is of no references, or at no confidence"
+    if not math.isclose(-math.expm1(references * math.log1p(-(2.0**-lower))), 1 - error / sets, rel_tol=_CLOSE):
+        return f"{lower:.6g} bits are not the lower limit by {references:g} references"
+    if not lower - _CLOSE <= estimate <= upper + _CLOSE:
+        return f"{estimate:.6g} bits do not lie between its limits"
+    return ""
 
 
 def _rate(item: Evidence) -> str:

@@ -179,6 +179,8 @@ def _exposures(
     from scipy.special import gammaincc
 
     wanted = {"estimate": float(bits.mean())}
+    if "deviation" in item.details:  # older audits did not state it
+        wanted["deviation"] = float(np.std(bits, ddof=1))
     if "group" in kept:
         # Brown's correction (1975): c canaries that share n references tell as much as c / (1 + (c - 1) / n).
         sizes = np.unique(kept["group"][side], return_counts=True)[1]

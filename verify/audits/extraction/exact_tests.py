@@ -12,7 +12,7 @@ from typing import Any
 
 from privctl.domain.evidence import Evidence
 from verify.audits.extraction import known_elsewhere
-from verify.audits.reach import least_beyond, least_by_fisher
+from verify.audits.reach import chance_to_decide, least_by_fisher
 from verify.audits.terms import BEYOND
 from verify.laws.counts import at_most, fisher
 
@@ -25,6 +25,8 @@ OVER_CONTROL = "prompts that give training text, beyond the control"
 GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
+#: The power with which a number of records decides, and how precisely it is computed here.
+_POWER, _NEAR = 0.8, 0.02
 
 
 def fault(item: Evidence, *, by_coins: bool = False) -> str:
@@ -215,7 +217,7 @@ def _level(item: Evidence) -> str:
 
 
 def _needed(item: Evidence) -> str:
-    """What is wrong with the number of records needed: they must decide, and a quarter of them must not."""
+    """What is wrong with the number of records needed: they must decide with power 0.8, and half of them must not."""
     details, tail = item.details, (1 - item.confidence) / 4
     train, others = int(details["training_texts"]), int(details["held_out_texts"])
     texts = int(details["needed"])
@@ -225,9 +227,8 @@ def _needed(item: Evidence) -> str:
     goal = ours if ours > theirs else theirs + _LEAST_RATE
 
     def decides(count: int) -> bool:
-        needed = math.ceil(count * theirs - 1e-9)
-        return least_beyond(count, needed, count, tail) + needed / count <= goal * (1 + _CLOSE)
+        return chance_to_decide(count, goal, theirs, tail) >= _POWER - _NEAR
 
-    if decides(texts) and (texts < 8 or not decides(texts // 4)):
+    if decides(texts) and (texts < 8 or not decides(texts // 2)):
         return ""
     return f"its counts do not say that {texts} records of each file would decide"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from verify.audits.ranks.figures import Figures, auc_with_interval, share_below, won
+from verify.audits.ranks.fitted import of_fitted
 from verify.laws.common import normal_quantile
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PREFIX, AREAS, LENGTH, REFERENCE = "baseline.", "area", "length", "reference"
 METHODS = {"length baseline": LENGTH, "reference control": REFERENCE}
 #: The numbers of relabellings: at most, at least, and of labels in total.
 _DRAWN, _LEAST, _LABELS = 999, 99, 5_000_000
-_ROUNDING = 1e-9
+_ROUNDING, _NEAR = 1e-9, 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,19 @@ class KeptBaselines:
         count = max(_LEAST, min(_DRAWN, _LABELS // len(self.member)))
         return len(self.areas) == 1 + count and all(len(ranks) == len(self.member) for ranks in self.ranks.values())
 
-    def of_blind(self, alpha: float) -> Figures:
-        """The blind baseline's AUC, its interval, and the p-value of its test if labels can be drawn again."""
-        value, deviation = won(self.blind[self.member], self.blind[~self.member]), float(self.areas[1:].std())
-        details = {"chance": 0.5, "deviation": deviation}
-        if self.same:
-            tests = [self.areas, *(np.abs(self._areas(ranks) - 0.5) for ranks in self.ranks.values())]
-            largest = np.max([_unit(test) for test in tests], axis=0)
-            details["p_value"] = float(np.mean(largest >= largest[0] - _ROUNDING))
-        return self._figures(value, deviation, alpha, (0.0, 1.0), details)
+    def of_blind(self, alpha: float, called: str) -> Figures:
+        """The blind baseline's AUC, its interval, and the p-value of its test if labels can be drawn again.
+
+        ``called`` is the name of the interval.
+        """
+        sides = self.blind[self.member], self.blind[~self.member]
+        found = of_fitted(*sides, float(self.areas[1:].std()), alpha, called, near=_NEAR)
+        if not self.same:
+            return found
+        tests = [self.areas, *(np.abs(self._areas(ranks) - 0.5) for ranks in self.ranks.values())]
+        largest = np.max([_unit(test) for test in tests], axis=0)
+        p_value = float(np.mean(largest >= largest[0] - _ROUNDING))
+        return replace(found, details={**found.details, "p_value": p_value})
 
     def of_ranks(self, name: str, alpha: float, called: str) -> Figures | None:
         """The AUC by length or by the reference model; None if its ranks were not kept."""
@@ -85,19 +90,14 @@ class KeptBaselines:
         areas = self._areas(scores) if refitted is None else refitted(self._labels)
         paired = paired_deviation((members, other), (blind, blind_other))
         deviation = max(float((areas - self.areas)[1:].std()), paired)
-        return self._figures(value, deviation, alpha, (-1.0, 1.0), {"chance": 0.0, "deviation": deviation})
-
-    def _figures(
-        self, value: float, deviation: float, alpha: float, ends: tuple[float, float], details: Mapping[str, float]
-    ) -> Figures:
         reach = float(normal_quantile(alpha / 2)) * deviation
         return Figures(
             estimate=value,
-            lower=max(ends[0], value - reach) if deviation > 0 else ends[0],
-            upper=min(ends[1], value + reach) if deviation > 0 else ends[1],
-            samples=(int(self.member.sum()), int((~self.member).sum())),
-            details=details,
-            near=1e-6,
+            lower=max(-1.0, value - reach) if deviation > 0 else -1.0,
+            upper=min(1.0, value + reach) if deviation > 0 else 1.0,
+            samples=(len(members), len(other)),
+            details={"chance": 0.0, "deviation": deviation},
+            near=_NEAR,
         )
 
     @cached_property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
-from verify.audits.terms import RELABELLED
+from verify.audits.terms import RELABELLED, WIDENED
 from verify.laws.counts import at_most
 
 _RATES = ("secret reconstruction", "secret completion")
@@ -113,7 +113,8 @@ def _baseline(item: Evidence) -> str:
     if apart and item.estimate is None:
         few = min((item.samples.get(side, _FEWEST) for side in ("trained", "held_out")), default=_FEWEST) < _FEWEST
         return "" if few and item.reason else f"it is not measured, with {_FEWEST} records or more on either side"
-    if item.interval != RELABELLED or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper):
+    intervals = (WIDENED, RELABELLED) if apart else (RELABELLED,)
+    if item.interval not in intervals or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper):
         return f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
     if missing := sorted((_OF_RECORDS if apart else {"deviation"}) - item.details.keys()):
         return f"its {missing[0]} is missing"

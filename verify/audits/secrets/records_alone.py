@@ -10,8 +10,10 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from verify.audits.ranks.figures import won
+from verify.audits.ranks.fitted import widening
 from verify.audits.ranks.records_alone import paired_deviation
 from verify.audits.secrets.kept import BEYOND, CALIBRATED, LOSS, KeptSecrets
+from verify.audits.terms import WIDENED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,9 @@ def baseline_again(item: Evidence, kept: KeptSecrets) -> Mapping[str, float] | N
     if item.quantity == APART:
         if min(sides.values()) < _FEWEST:
             return {**sides, "estimate": math.nan}
-        return {**sides, **_record_figures(kept, first[where >= 0], records)} if "records_area" in kept else None
+        if "records_area" not in kept:
+            return None
+        return {**sides, **_record_figures(item, kept, first[where >= 0], records)}
     name = item.quantity.removeprefix(_BY).removesuffix(_OVER)
     values, number = kept.values_by(name), _number(name, kept)
     beyond = f"{BEYOND}{number}"
@@ -48,13 +52,16 @@ def _number(score: str, kept: KeptSecrets) -> int:
     return scores.index(score) if score in scores else len(scores)
 
 
-def _record_figures(kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]) -> dict[str, float]:
+def _record_figures(
+    item: Evidence, kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]
+) -> dict[str, float]:
     scores, areas, lengths = kept["records_score"][first], kept["records_area"], kept["lengths_area"]
-    area = won(scores[~held_out], scores[held_out])
-    largest = np.maximum(_unit(areas), _unit(lengths))
+    sides = scores[~held_out], scores[held_out]
+    largest, deviation = np.maximum(_unit(areas), _unit(lengths)), float(np.std(areas[1:]))
     return {
-        "estimate": area,
-        "deviation": float(np.std(areas[1:])),
+        "estimate": won(*sides),
+        "deviation": deviation,
+        **({"stderr": deviation * widening(*sides)} if item.interval == WIDENED else {}),
         "p_value": float(np.mean(largest >= largest[0] - _ROUNDING)),
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import levels, register
-from audits.canaries.evidence import completions, exposures_by_copies, leak_tests
+from audits.canaries.evidence import completions, exposures_by_copies, extrapolation, leak_tests
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.arrays import write_arrays
@@ -154,3 +154,33 @@ def test_canaries_by_copies_add_up(audited: tuple[Path, PrivacyReport]) -> None:
         if "max" in item.details:
             for changed in ({"mean": 0.5 * item.details["mean"]}, {"max": 0.1}, {"max": item.details["max"] + 9}):
                 assert found_in(audited, index, replace(item, details={**item.details, **changed}))[0]
+
+
+def extrapolated() -> Evidence:
+    """Of 16 sets of 1000 references: a share p of secrets is not reached by any with probability (1 - p)^1000."""
+    references = np.random.default_rng(1).normal(30, 2, 1000)
+    peers = [
+        SimpleNamespace(members=np.array([number]), losses=references, exact=False, bits=26.6) for number in range(16)
+    ]
+    manifest: Any = SimpleNamespace(canaries=list(range(16)))
+    scores: Any = SimpleNamespace(
+        exposure=np.full(16, np.log2(1001)), among=np.full(16, 1001), nll=np.full(16, 20.0), peers=peers
+    )
+    found, _ = extrapolation(manifest, scores)
+    return found[0]
+
+
+def test_limits_of_an_extrapolated_exposure_follow_from_ranks(audited: tuple[Path, PrivacyReport]) -> None:
+    item, report = extrapolated(), audited[1]
+    assert (1 - 2.0 ** -(item.lower or 0)) ** 1000 == pytest.approx(0.1 / 16)
+    assert not [*faults(replace(report, evidence=(*report.evidence, item)))]
+    for forged in (
+        replace(item, lower=(item.lower or 0) + 0.1),
+        replace(item, estimate=(item.upper or 0) + 0.1),
+        replace(item, details={**item.details, "sets": 1}),
+        replace(item, details={**item.details, "references": 4000}),
+        replace(item, details={}),
+        replace(item, upper=None),
+        replace(item, interval="percentile bootstrap of a fitted skew normal law"),
+    ):
+        assert [*faults(replace(report, evidence=(*report.evidence, forged)))]
