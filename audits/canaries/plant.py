@@ -27,6 +27,8 @@ from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
 
 _GZIP = 31  # zlib's window bits for a gzip file; it leaves the time in the header at 0
+#: Bytes that are written at once.
+_WRITTEN = 1 << 20
 _UNFILLED = DataFile(name="", digest="", content="", records=0)
 
 
@@ -145,13 +147,13 @@ def _merge(path: DataPath, lines: Sequence[bytes], indices: Sequence[int]) -> It
         yield line
 
 
-def _in_batches(lines: Iterator[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+def _in_batches(lines: Iterator[bytes]) -> Iterator[bytes]:
     batch: list[bytes] = []
     total = 0
     for line in lines:
         batch.append(line)
         total += len(line)
-        if total >= size:
+        if total >= _WRITTEN:
             yield b"".join(batch)
             batch, total = [], 0
     yield b"".join(batch)
