@@ -21,7 +21,7 @@ from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
 from privctl.data.several import DataPath, SeveralPaths, paths_of
 from privctl.domain.errors import CommandError
-from privctl.reports.files import now
+from privctl.reports.files import now, require_not_weights_or_report
 from privctl.storage.atomic import PendingFile, require_absent, require_regular
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
@@ -105,6 +105,7 @@ def _check_paths(request: PlantRequest, force: bool) -> None:
             raise CommandError(f"{path} is the data itself, which is not changed; choose another {option}")
         require_regular(path, option=option)
         require_absent(path, force, option=option)
+        require_not_weights_or_report(path)
 
 
 def _source_file(path: DataPath, whole: str) -> DataFile:

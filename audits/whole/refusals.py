@@ -71,6 +71,7 @@ def checked_options(model: Path, output: Path | None, options: Mapping[str, Any]
         _require_free(path, options["force"], "--output")
     if options["leaks"] is not None:
         _require_free(options["leaks"], options["force"], "--leaks")
+        require_not_weights_or_report(options["leaks"])
     return options
 
 

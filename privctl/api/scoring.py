@@ -50,6 +50,7 @@ def report_on_scores(
     from audits.record_scores.parts import whole_name
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent, require_regular, write_bytes
     from privctl.storage.reader import missing_model
 
@@ -67,6 +68,7 @@ def report_on_scores(
         raise CommandError(f"{path} is an input of this audit; choose another --output")
     require_regular(path)
     require_absent(path, options["force"])
+    require_not_weights_or_report(path, but="audit")
     if options["models"]:
         from audits.model_scores.threshold import run_scores
 
