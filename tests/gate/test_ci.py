@@ -274,6 +274,19 @@ def test_what_is_pinned_is_enough_to_compute_guarantees_again(folder: Path, root
         assert found == code, output
 
 
+def test_what_is_not_compared_without_numpy_is_said(folder: Path, root: Path) -> None:
+    """A policy about attacks alone is decided without numpy, by figures that nothing checked."""
+    (folder / "attacks.toml").write_text("max_auc = 0.99\n")
+    gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
+    gate += ["--policy", "attacks.toml"]
+    said = "no audit was compared with the ranks and scores that it kept, because numpy is not installed"
+    for allowed, more, noted in (
+        ("", [], True), ("numpy scipy flint", [], False), ("", ["--recompute", "false"], False)
+    ):  # fmt: skip
+        ((code, output),) = bare(folder, root, allowed, [*gate, *more])
+        assert (code, said in " ".join(output.split())) == (0, noted), output
+
+
 def test_what_is_missing_is_named_by_its_package_in_one_sentence(folder: Path, root: Path) -> None:
     """Wherever it is imported; the module of python-flint has another name, under which another package is found."""
     call = ["verify", "release/model.report.json"]
