@@ -27,6 +27,8 @@ from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.split.drawn import check_split, check_unseen
 
 RULE = "recomputed"
+#: A check of an audit's report at a path, with the reports that it builds on.
+_Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -100,7 +102,7 @@ def missing_for_files() -> str:
     return ""
 
 
-def _checks_of_files() -> list[Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]]:
+def _checks_of_files() -> list[_Check]:
     """The checks of an audit against its files. Raises ImportError without numpy or scipy."""
     from verify.audits.evidence import check_evidence
     from verify.audits.groups import check_groups
@@ -117,7 +119,7 @@ def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Ite
 
     The ranks or scores that it kept, if they are present, give its figures again.
     """
-    checks = [check_split, check_unseen, check_reference, check_named]
+    checks: list[_Check] = [check_split, check_unseen, check_reference, check_named]
     with suppress(ImportError):  # said in a note
         checks += _checks_of_files()
     for check in checks:
