@@ -23,7 +23,7 @@ _RARE = 1e-6
 _FEWEST_SUSPECT = 40
 
 _CHECKED, _VIOLATED = AssumptionState.CHECKED, AssumptionState.VIOLATED
-_ASSERTED, _ENFORCED = AssumptionState.ASSERTED, AssumptionState.ENFORCED
+_ASSERTED = AssumptionState.ASSERTED
 
 
 def conditions(
@@ -36,7 +36,7 @@ def conditions(
     """
     return (
         _commitment(manifest, commitment),
-        _coins(manifest, commitment == manifest.commitment),
+        _coins(manifest),
         number_included(sum(canary.included for canary in manifest.canaries), len(manifest.canaries)),
         _distinct(manifest),
         _training(manifest, trained_on),
@@ -106,17 +106,18 @@ def _commitment(manifest: Manifest, expected: str | None) -> Assumption:
     )
 
 
-def _coins(manifest: Manifest, commitment_known: bool) -> Assumption:
+def _coins(manifest: Manifest) -> Assumption:
     """The coins' condition.
 
-    Including a fixed number would void the bounds; only the source of the coins can rule that out.
+    Including a fixed number would void the bounds; only the source of the coins can rule that out. A commitment shows
+    that the manifest is older than the training, not what drew its coins.
     """
     name = "independent coins"
     if manifest.coins is Coins.SEED:
         statement = "the coins come from a given seed, so whoever knows it can tell them without the model"
         return Assumption(name=name, statement=statement, state=_VIOLATED)
     statement = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
-    return Assumption(name=name, statement=statement, state=_ENFORCED if commitment_known else _ASSERTED)
+    return Assumption(name=name, statement=statement, state=_ASSERTED)
 
 
 def number_included(included: int, count: int) -> Assumption:

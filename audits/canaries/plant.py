@@ -21,12 +21,14 @@ from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
 from privctl.data.several import DataPath, SeveralPaths, paths_of
 from privctl.domain.errors import CommandError
-from privctl.reports.files import now
+from privctl.reports.files import now, require_not_weights_or_report
 from privctl.storage.atomic import PendingFile, require_absent, require_regular
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
 
 _GZIP = 31  # zlib's window bits for a gzip file; it leaves the time in the header at 0
+#: Bytes that are written at once.
+_WRITTEN = 1 << 20
 _UNFILLED = DataFile(name="", digest="", content="", records=0)
 
 
@@ -103,6 +105,7 @@ def _check_paths(request: PlantRequest, force: bool) -> None:
             raise CommandError(f"{path} is the data itself, which is not changed; choose another {option}")
         require_regular(path, option=option)
         require_absent(path, force, option=option)
+        require_not_weights_or_report(path)
 
 
 def _source_file(path: DataPath, whole: str) -> DataFile:
@@ -145,13 +148,13 @@ def _merge(path: DataPath, lines: Sequence[bytes], indices: Sequence[int]) -> It
         yield line
 
 
-def _in_batches(lines: Iterator[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+def _in_batches(lines: Iterator[bytes]) -> Iterator[bytes]:
     batch: list[bytes] = []
     total = 0
     for line in lines:
         batch.append(line)
         total += len(line)
-        if total >= size:
+        if total >= _WRITTEN:
             yield b"".join(batch)
             batch, total = [], 0
     yield b"".join(batch)

@@ -23,14 +23,14 @@ _MOST = 100_000
 _DEVIATIONS, _MORE = 7, 15
 
 
-def detectable(train: int, extracted: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
-    """The least true rate on ``train`` texts that is detected with ``power``; None if no rate is.
+def detectable(train: int, extracted: int, heldout: int, alpha: float) -> float | None:
+    """The least true rate on ``train`` texts that is detected with power ``POWER``; None if no rate is.
 
     Detected means above the upper bound of the rate when ``extracted`` of ``heldout`` texts come out.
     """
     bar = clopper_pearson(extracted, heldout, alpha / 2)[1]
     fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: clopper_pearson(k, train, alpha / 2)[0] > bar)
-    return float(betaincinv(fewest, train - fewest + 1, power)) if fewest <= train else None
+    return float(betaincinv(fewest, train - fewest + 1, POWER)) if fewest <= train else None
 
 
 def needed(rate: float, held_out_rate: float, alpha: float) -> int | None:

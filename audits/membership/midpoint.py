@@ -63,11 +63,15 @@ class MidpointAttack:
         member_loss, nonmember_loss = table.split(-scores)
         if min(len(member_loss), len(nonmember_loss)) < 2:
             reason = "setting a threshold and testing it on other records needs 2 members and 2 non-members"
-            nothing = Evidence(
-                method=self.name, quantity="accuracy", estimate=None, bound=Bound.NONE, samples=table.samples,
-                confidence=settings.confidence, reason=reason, details={"chance": 0.5},
+            # Each interval has its share of the error, measured or not.
+            nothing = (
+                Evidence(
+                    method=self.name, quantity=quantity, estimate=None, bound=Bound.NONE, samples=table.samples,
+                    confidence=settings.confidence, reason=reason, details=details,
+                )
+                for quantity, details in (("accuracy", {"chance": 0.5}), ("precision", {}), ("recall", {}))
             )  # fmt: skip
-            return AttackResult(evidence=(nothing,), scores=scores)
+            return AttackResult(evidence=tuple(nothing), scores=scores)
         outcome = split_midpoint(member_loss, nonmember_loss, settings.seed)
         return AttackResult(evidence=_evidence(self.name, outcome, settings), scores=scores)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from audits.asked import files_of, pairs_of, stated
 from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
+from audits.findings import ALPHA
 from audits.model_scores.audit import ARMS, ScoresAudit, audit_scores, check_settings, read_scores, warnings_of
 from audits.statistics.fixed_threshold import ThresholdCounts, count
 from audits.statistics.laws import binomial_quantile
@@ -76,7 +77,6 @@ def audit_at_threshold(
     *,
     delta: float | None = None,
     claim: EpsilonClaim | None = None,
-    alpha: float = 0.05,
 ) -> ScoresAudit:
     """Bound epsilon at ``delta`` (the claim's, otherwise 1e-5) and mu by one ``threshold``, and test ``claim``.
 
@@ -99,13 +99,13 @@ def audit_at_threshold(
         Evidence(
             method=METHOD,
             quantity=quantity,
-            estimate=bound(counts, alpha=alpha),
-            lower=bound(counts, alpha=alpha),
-            confidence=1 - alpha,
+            estimate=bound(counts, alpha=ALPHA),
+            lower=bound(counts, alpha=ALPHA),
+            confidence=1 - ALPHA,
             bound=Bound.LOWER,
             interval=INTERVAL,
             samples=dict(zip(ARMS, (counts.inner, counts.outer), strict=True)),
-            details={**more, "ceiling": bound(perfect, alpha=alpha), **details},
+            details={**more, "ceiling": bound(perfect, alpha=ALPHA), **details},
         )
         for quantity, more, bound in bounds
     )
@@ -114,19 +114,19 @@ def audit_at_threshold(
         "chosen by them makes the bounds invalid",
         *warnings_of(with_scores, without_scores),
     )
-    verdicts = () if claim is None else (_verdict(counts, claim, alpha),)
+    verdicts = () if claim is None else (_verdict(counts, claim),)
     return ScoresAudit(evidence=evidence, verdicts=verdicts, warnings=warnings)
 
 
-def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verdict:
+def _verdict(counts: ThresholdCounts, claim: EpsilonClaim) -> Verdict:
     """Refuted; or consistent, if randomized response with twice the epsilon would likely have been; or inconclusive."""
-    certified = counts.epsilon(claim.delta, alpha)
-    most = replace(counts, hits=counts.inner, errors=0).epsilon(claim.delta, alpha)
+    certified = counts.epsilon(claim.delta, ALPHA)
+    most = replace(counts, hits=counts.inner, errors=0).epsilon(claim.delta, ALPHA)
     limit, outcome = VIOLATION * claim.epsilon, Outcome.INCONCLUSIVE
-    noticed = _noticed(counts, claim, alpha)
+    noticed = _noticed(counts, claim)
     finding = f"the models show an epsilon of at least {downward(certified, 3)} at delta {claim.delta:g}"
     if certified > claim.epsilon:
-        outcome, reason = Outcome.REFUTED, f"{finding}, with {100 * (1 - alpha):g} % confidence"
+        outcome, reason = Outcome.REFUTED, f"{finding}, with {100 * (1 - ALPHA):g} % confidence"
     elif most <= claim.epsilon:
         reason = (
             f"so few models cannot certify more than epsilon {most:.3g}, whatever they leak: the claim could not have "
@@ -147,7 +147,7 @@ def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verd
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 
 
-def _noticed(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> float:
+def _noticed(counts: ThresholdCounts, claim: EpsilonClaim) -> float:
     """The smallest epsilon of randomized response that refutes ``claim`` with probability ``POWER``; or infinity.
 
     Each count is set to its quantile with half of the allowed miss probability.
@@ -158,6 +158,6 @@ def _noticed(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> floa
         rate = 1 / (1 + math.exp(-epsilon))
         hits = binomial_quantile(missed, counts.inner, rate)
         errors = binomial_quantile(1 - missed, counts.outer, 1 - rate)
-        return replace(counts, hits=hits, errors=errors).epsilon(claim.delta, alpha) > claim.epsilon
+        return replace(counts, hits=hits, errors=errors).epsilon(claim.delta, ALPHA) > claim.epsilon
 
     return smallest(refutes, 0.0, _MOST, 1e-6) if refutes(_MOST) else math.inf

@@ -161,10 +161,8 @@ def _exponential(area: float, sizes: tuple[int, int]) -> list[tuple[int, float, 
     return sides
 
 
-def detectable_area_beyond(
-    critical: float, members: int, nonmembers: int, power: float = POWER, *, deviation: float | None = None
-) -> float:
-    """The smallest true AUC that lies ``critical`` standard deviations above 1/2 with probability ``power``.
+def detectable_area_beyond(critical: float, members: int, nonmembers: int, *, deviation: float | None = None) -> float:
+    """The smallest true AUC that lies ``critical`` standard deviations above 1/2 with probability ``POWER``.
 
     Normal approximation with the standard error of Hanley and McNeil 1982 for exponential scores: Q1 = A / (2 - A), Q2
     = 2 A^2 / (1 + A). The standard deviation is that of an AUC under relabelling, or ``deviation``
@@ -174,7 +172,7 @@ def detectable_area_beyond(
     reach = critical * null
     if not 0 <= reach < 0.5:
         return math.nan
-    spread = float(ndtri(power))
+    spread = float(ndtri(POWER))
 
     def is_found(area: float) -> bool:
         return area - 0.5 - reach >= spread * _hanley_mcneil(area, members, nonmembers)

@@ -25,10 +25,8 @@ def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
     return min(1.0, float(law[max(0, found - least) :].sum()))
 
 
-def detectable_share(
-    total: int, other_total: int, level: float, other_found: int, power: float = POWER
-) -> float | None:
-    """The least true rate of ``total`` in excess of the others' that ``fisher`` detects with ``power``.
+def detectable_share(total: int, other_total: int, level: float, other_found: int) -> float | None:
+    """The least true rate of ``total`` in excess of the others' that ``fisher`` detects with power ``POWER``.
 
     The others have ``other_found`` of ``other_total``. None if even all of ``total`` would not reach ``level``.
     """
@@ -39,4 +37,4 @@ def detectable_share(
     fewest = 1 + bisect_left(range(1, total + 1), True, key=found)
     if fewest > total:
         return None
-    return max(0.0, float(betaincinv(fewest, total - fewest + 1, power)) - other_found / other_total)
+    return max(0.0, float(betaincinv(fewest, total - fewest + 1, POWER)) - other_found / other_total)

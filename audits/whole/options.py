@@ -21,7 +21,8 @@ OF_A_MODEL = (
         "commitment",
         "canary_data",
     ),
-    *("references", "exact", "shadow", "task", "resize", "train", "held_out", "least_prefix", "top_k", "top_p"),
+    *("references", "exact", "shadow", "task", "resize", "train", "held_out", "prefix_tokens", "suffix_tokens"),
+    *("least_prefix", "temperature", "top_k", "top_p", "queries", "query_probability"),
     *(
         "greedy_only",
         "exact_only",
@@ -46,13 +47,22 @@ OF_A_MODEL = (
         "most_secrets",
         "beam",
     ),
-    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
+    *("keep_scores", "cache", "no_cache", "device", "log", "leaks", "text_column", "label_column"),
 )
+#: Options that always have a value -> the value that they have if they are not given.
+DEFAULTS = {"temperature": 1.0, "queries": 100, "query_probability": 0.5, "least_auc": 0.55}
 
 
 def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
     """``options`` of one subcommand, with those of the others set to None."""
-    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
+    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "least_auc")), **options}
+
+
+def is_given(name: str, value: Any) -> bool:
+    """Whether the option ``name`` has another ``value`` than if it is left out; ``--no-exact`` is False."""
+    if value is None or value == () or (value is False and name != "exact"):
+        return False
+    return name not in DEFAULTS or value != DEFAULTS[name]
 
 
 def flag_of(name: str) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audits import ATTACKS, FUSED, THOROUGH
 from audits.claims import claim_of
 from audits.places import output_paths
 from audits.split.manifest import manifest_at, read_manifest
-from audits.whole.options import flag_of
+from audits.whole.options import flag_of, is_given
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
+from privctl.models.choices import TASKS
 from privctl.reports.files import REPORT_SUFFIX, require_not_weights_or_report
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
@@ -19,7 +21,8 @@ from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_
 #: Option -> the option that it refines and requires.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
-    **dict.fromkeys(("attacks", "thorough", "group_by", "shadow"), "members"),
+    **dict.fromkeys(("attacks", "thorough", "group_by", "shadow", "least_auc"), "members"),
+    **dict.fromkeys(("prefix_tokens", "suffix_tokens", "temperature"), "train"),
     **dict.fromkeys(("held_out", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
@@ -40,7 +43,9 @@ def checked_options(model: Path, output: Path | None, options: Mapping[str, Any]
     inputs.
     """
     options = _with_held_out_data(_with_extraction_split(_with_split(options)))
+    _check_names(options)
     _check(options)
+    _check_sampling(options)
     _check_untargeted(options)
     claim_of(options["claim"])
     refuse_adapter_file(model)
@@ -66,6 +71,7 @@ def checked_options(model: Path, output: Path | None, options: Mapping[str, Any]
         _require_free(path, options["force"], "--output")
     if options["leaks"] is not None:
         _require_free(options["leaks"], options["force"], "--leaks")
+        require_not_weights_or_report(options["leaks"])
     return options
 
 
@@ -74,10 +80,20 @@ def _require_free(path: Path, force: bool, option: str) -> None:
     require_absent(path, force, option=option)
 
 
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for a task or an attack that does not exist."""
+    names = [*ATTACKS, *THOROUGH, FUSED]
+    if options["task"] is not None and options["task"] not in TASKS:
+        raise CommandError(f"--task is {options['task']!r}; it must be one of {', '.join(TASKS)}")
+    for attack in options["attacks"] or ():
+        if attack not in names:
+            raise CommandError(f"--attack is {attack!r}; it must be one of {', '.join(names)}")
+
+
 def _check(options: Mapping[str, Any]) -> None:
     """Raise CommandError for options that do not go together, or whose files are in the way."""
     for name, owner in _BELONGS.items():
-        if options[name] not in (None, (), False) and options[owner] is None:
+        if is_given(name, options[name]) and options[owner] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
     if options["reference"] is not None and options["members"] is None and options["held_out"] is None:
         raise CommandError(
@@ -97,8 +113,19 @@ def _check(options: Mapping[str, Any]) -> None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
         raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
-    if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
-        raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
+
+
+def _check_sampling(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for options of what is not drawn."""
+    for name in ("queries", "query_probability"):
+        if is_given(name, options[name]) and options["train"] is None and options["secrets"] is None:
+            raise CommandError(f"{flag_of(name)} needs --train or --secrets; give one of them")
+    if options["exact"] and options["references"] is not None:
+        raise CommandError("--exact ranks among all possible secrets, and --references among random ones; remove one")
+    sampling = ["top_k", "top_p", "temperature"]
+    sampling += ["queries", "query_probability"] if options["secrets"] is None else []
+    if options["greedy_only"] and (unused := [flag_of(name) for name in sampling if is_given(name, options[name])]):
+        raise CommandError(f"--greedy-only does not sample; remove {' and '.join(unused)}")
 
 
 def _check_pairs(options: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ def account(
     data that cannot be read.
     """
     from privctl.plan.request import report_for
-    from privctl.reports.files import write_report
+    from privctl.reports.files import require_not_weights_or_report, write_report
     from privctl.storage.atomic import require_absent
 
     event_options = {
@@ -169,6 +169,7 @@ def account(
     def ready() -> None:
         if place is not None:
             require_absent(place, force)
+            require_not_weights_or_report(place, but="account")
 
     counted_data = CountedData(path=data_or_none(data), unit=unit, text_column=text_column)
     plan = plan_budget(options, given, counted_data, ready=ready, notify=notify)

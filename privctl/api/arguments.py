@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -77,7 +78,7 @@ _OWN: dict[str, dict[str, Range]] = {
         "top_p": ranges.CHANCE,
     },
     "audit_split": {"records": ranges.COUNT},
-    "audit_scores": {"delta": ranges.BELOW_ONE, "least_auc": _AUC},
+    "audit_scores": {"delta": ranges.BELOW_ONE, "least_auc": _AUC, "threshold": Range(low=-math.inf)},
     "noise": {
         "epochs": ranges.COUNT,
         "noise_stddev": ranges.POSITIVE,
@@ -142,6 +143,17 @@ def path_or_none(given: FilePath | None, name: str = "a file") -> Path | None:
 def data_or_none(given: DataPaths | SeveralPaths | None) -> DataPath | None:
     """The data at the given paths, or None. Raises CommandError for a path that is given twice."""
     return None if given is None else data_at(given)
+
+
+def claim_text(given: str | Sequence[float] | None) -> str | None:
+    """A claim as ``--claim`` takes it, from a pair (epsilon, delta). Raises CommandError for any other value."""
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        epsilon, delta = map(float, given)
+    except (TypeError, ValueError):
+        raise CommandError(f"claim is {given!r}; give a pair (epsilon, delta)") from None
+    return f"{epsilon!r},{delta!r}"
 
 
 def accepting(**aliases: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:

@@ -13,6 +13,7 @@ from privctl.api.arguments import (
     accepting,
     as_tuple,
     check_numbers,
+    claim_text,
     data_or_none,
     path_at,
     path_or_none,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
-    "held_out_secrets", "cache",
+    "held_out_secrets", "cache", "reference", "base",
 )  # fmt: skip
 _DATA = ("members", "nonmembers", "train", "held_out", "prompts", "data", "held_out_data")
 
@@ -112,12 +113,13 @@ def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[
 
     That is ``output``, or beside the scores. Raises the errors of ``audit``.
     """
-    from audits.whole.options import OF_A_MODEL, flag_of
+    from audits.whole.options import OF_A_MODEL, flag_of, is_given
     from privctl.api.scoring import MANY_MODELS, report_on_scores
 
-    given = ["MODEL"] if options["model"] is not None else [flag_of(name) for name in OF_A_MODEL if options[name]]
-    if given:
-        raise CommandError(f"--from-scores audits no model; remove {given[0]}")
+    given = [flag_of(name) for name in OF_A_MODEL if is_given(name, options[name])]
+    if options["model"] is not None or given:
+        word = given[0] if options["model"] is None else "MODEL"
+        raise CommandError(f"--from-scores audits no model; remove {word}")
     return report_on_scores([options["from_scores"]], output, {**options, **MANY_MODELS})
 
 
@@ -224,7 +226,7 @@ def audit(
     options |= {name: path_or_none(options[name], name) for name in _FILES}
     options |= {name: data_or_none(options[name]) for name in _DATA}
     options["attacks"] = as_tuple(attacks)
-    options["claim"] = f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim
+    options["claim"] = claim_text(claim)
     if from_scores is not None:
         return audit_many_models(options, path_or_none(output))[0]
     if model is None:

@@ -78,7 +78,8 @@ def gate(
     """Check ``reports`` against a policy: the report written with a model and those of its audits, or the model itself.
 
     ``policy`` is a TOML file; by default that of the current folder, if there is one. ``settings`` are keys of a policy
-    by name, such as ``max_epsilon=8`` or ``require="proved"``, and override the file and the environment.
+    by name, such as ``max_epsilon=8`` or ``require="proved"``, and override the file and the environment; None is as
+    if it were not given.
 
     Returns the judgement, whose ``outcome`` is ``pass``, ``fail`` or ``inconclusive``. A policy that is not met is an
     outcome, not an error. Guarantees of a training in your own loop count only where the policy accepts the assumptions
@@ -99,7 +100,7 @@ def gate(
         report_paths,
         model=contents,
         policy=path_or_none(policy),
-        settings={name: _text(value) for name, value in settings.items()},
+        settings={name: _text(value) for name, value in settings.items() if value is not None},
         environment=os.environ,
     )
 
@@ -111,5 +112,5 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_text(size)}" for name, size in value.items())
     if isinstance(value, str | os.PathLike | int | float):
-        return repr(value) if isinstance(value, float) else str(value)
+        return repr(float(value)) if isinstance(value, float) else str(value)
     return ",".join(_text(item) for item in value)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import FilePath, as_tuple, check_numbers, path_or_none
+from privctl.api.arguments import FilePath, as_tuple, check_numbers, claim_text, path_or_none
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify
 from privctl.domain.report import LogPosition, PrivacyReport
@@ -50,6 +50,7 @@ def report_on_scores(
     from audits.record_scores.parts import whole_name
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent, require_regular, write_bytes
     from privctl.storage.reader import missing_model
 
@@ -67,6 +68,7 @@ def report_on_scores(
         raise CommandError(f"{path} is an input of this audit; choose another --output")
     require_regular(path)
     require_absent(path, options["force"])
+    require_not_weights_or_report(path, but="audit")
     if options["models"]:
         from audits.model_scores.threshold import run_scores
 
@@ -140,14 +142,12 @@ def _profile(split: Path | None) -> Profile | None:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    from audits.whole.options import flag_of
+    from audits.whole.options import DEFAULTS, flag_of
 
     if options["models"]:
-        for name, default in _COLUMNS.items():
+        usual = {**_COLUMNS, **dict.fromkeys(_TIED), "least_auc": DEFAULTS["least_auc"]}
+        for name, default in usual.items():
             if options[name] != default:
-                raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
-        for name in _TIED:
-            if options[name] is not None:
                 raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
         return
     if options["log"] is not None and options["model"] is None:
@@ -209,8 +209,10 @@ def audit_scores(
         "models": models, "least_auc": least_auc, "delta": delta, "force": force,
         "threshold": threshold,
         "split": path_or_none(split), "model": path_or_none(model), "log": path_or_none(log),
-        "claim": f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim,
+        "claim": claim_text(claim),
     }  # fmt: skip
     check_numbers("audit_scores", options)
     given = [file] if isinstance(file, str | os.PathLike) else file
+    if not given or not options["score_column"]:
+        raise CommandError("there are no scores to judge; give a file and a column of it")
     return report_on_scores([Path(path) for path in given], path_or_none(output), options)[0]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from verify.run import Verification
     from verify.settings.public_records import PublicAtHand
 
+#: The seed and the seconds of simulations.
+SEED, SECONDS = 0, 20.0
+
 
 def verify_report(
     report: Path,
@@ -41,6 +44,11 @@ def verify_report(
     from verify.run import read
     from verify.run import verify as run
 
+    if text_column is not None and data is None and public is None:
+        raise CommandError("--text-column is a field of --data or --public; give one of these too, or remove it")
+    for flag, value, usual in (("--seed", seed, SEED), ("--seconds", seconds, SECONDS)):
+        if value != usual and not simulate:
+            raise CommandError(f"{flag} is for simulations; give --simulate too, or remove {flag}")
     claimed = read(report)
     if model is not None:
         claimed = written_at(report, claimed, model)
@@ -144,8 +152,8 @@ def verify(
     *,
     output: FilePath | None = None,
     simulate: bool = False,
-    seed: int = 0,
-    seconds: float = 20.0,
+    seed: int = SEED,
+    seconds: float = SECONDS,
     data: DataPaths | None = None,
     text_column: str | None = None,
     public: DataPaths | None = None,

@@ -153,6 +153,7 @@ def account(**options: Any) -> None:
     from privctl.api.accounting import CountedData, plan_budget
     from privctl.plan.request import report_for
     from privctl.reports.codec import encode
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.show.progress import note
     from privctl.storage.atomic import require_absent
     from privctl.storage.commit import write_together
@@ -168,6 +169,7 @@ def account(**options: Any) -> None:
         for path, option in ((plot, "--plot"), (output, "--output")):
             if path is not None:
                 require_absent(path, options["force"], option=option)
+                require_not_weights_or_report(path, but="account" if path == output else "")
 
     path, unit, column = (given_options.pop(name) for name in _OF_DATA)
     data = CountedData(path=path, unit=unit, text_column=column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 
 from privctl.cli.configured import own_environment
 from privctl.cli.groups import WithRareOptions
-from privctl.cli.options import MODEL, PATH, Command, common, verbose
+from privctl.cli.options import MODEL, PATH, Command, common, given, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
@@ -31,6 +32,8 @@ FORMATS = {
     "markdown": "privctl.show.markdown.gate",
 }
 _SUMMARY = "GITHUB_STEP_SUMMARY"
+#: Parameter -> its option, where the names differ.
+_FLAGS = {"form": "--format", "as_json": "--json"}
 
 
 def _settings(command: Command) -> Command:
@@ -102,7 +105,8 @@ def gate(
     from privctl.storage.atomic import write_bytes
 
     if init:
-        _write_starter_policy(reports, output, quiet)
+        others = {"model": model, "policy": policy, "form": form, "as_json": as_json, **settings}
+        _write_starter_policy(reports, given(others), output, quiet)
         return
     if as_json and form not in (None, "json"):
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
@@ -134,10 +138,11 @@ def gate(
     raise click.exceptions.Exit(_CODES[judgement.outcome])
 
 
-def _write_starter_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -> None:
+def _write_starter_policy(reports: tuple[Path, ...], others: Collection[str], output: Path | None, quiet: bool) -> None:
     """Print the starter policy, or write it to ``output``.
 
-    Raises CommandError where a file exists there, because a policy is edited by hand.
+    Raises CommandError where a file exists there, because a policy is edited by hand, and for ``others``, the names of
+    given options, such as a limit, of which nothing would be in the policy.
     """
     from privctl.gate.starter import STARTER
     from privctl.show.progress import note
@@ -145,6 +150,9 @@ def _write_starter_policy(reports: tuple[Path, ...], output: Path | None, quiet:
 
     if reports:
         raise CommandError("--init writes a policy and judges nothing; remove the reports, or --init")
+    if others:
+        flag = _FLAGS.get(min(others), f"--{min(others).replace('_', '-')}")
+        raise CommandError(f"--init writes the same policy whatever else is given; remove {flag}, and edit the policy")
     if output is None:
         click.echo(STARTER, nl=False)
         return

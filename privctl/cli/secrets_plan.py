@@ -197,6 +197,8 @@ def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> PosteriorT
             raise CommandError(
                 f"--target is {text!r}; expected KIND=PRIOR:POSTERIOR, such as email=1e-4:0.05"
             ) from None
+        if kind in by_kind:
+            raise CommandError(f"--target names the kind {kind!r} twice; give one target for each kind")
         try:
             by_kind[kind] = PosteriorTarget(prior=pair[0], posterior=pair[1])
         except ValueError as error:

@@ -31,6 +31,8 @@ class Range:
         return above and below and value not in (math.inf, -math.inf)
 
     def _expected(self) -> str:
+        if math.isinf(self.low):
+            return "a finite number"
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if math.isinf(self.high):
             return f"a finite number {low if self.open_low else f'of {low}'}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-#: Significant digits that distinguish any two floats.
-_ALL = 17
+#: Significant digits that are shown at least, and that distinguish any two floats.
+_FEWEST, _ALL = 6, 17
 
 
 def upward(value: float, digits: int = 6) -> str:
@@ -21,9 +21,9 @@ def downward(value: float, digits: int = 6) -> str:
     return _digits_only(value, digits, ROUND_FLOOR)
 
 
-def apart(*values: float, digits: int = 6) -> tuple[str, ...]:
-    """``values`` in the fewest digits, at least ``digits``, in which different values look different."""
-    for count in range(digits, _ALL):
+def apart(*values: float) -> tuple[str, ...]:
+    """``values`` in the fewest digits, at least six, in which different values look different."""
+    for count in range(_FEWEST, _ALL):
         shown = tuple(f"{value:.{count}g}" for value in values)
         if len(set(shown)) == len(set(values)):
             return shown

@@ -12,6 +12,7 @@ from privctl.domain.gate import FileLine, Finding, GateJudgement, GateOutcome
 from privctl.domain.shown import counted
 from privctl.gate import companions
 from privctl.gate.checks import CHECKS, RULES
+from privctl.gate.checks.recomputed import missing_for_files
 from privctl.gate.checks.steps import stopping_verdicts
 from privctl.gate.judged_model import (
     MODEL,
@@ -45,7 +46,14 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     findings, more = _truncate(covered)
     return GateJudgement(
         findings=findings,
-        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model), *_settings_notes(policy)),
+        notes=(
+            *notes,
+            *more,
+            *report_set.notes,
+            *_notes(report_set, cases, model),
+            *_settings_notes(policy),
+            *_files_notes(cases, policy),
+        ),
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
@@ -121,6 +129,15 @@ def _settings_notes(policy: Policy) -> Iterator[str]:
         yield (
             f"whose records were trained on, by {policy.field!r}, is the word of reports that nobody had to sign: "
             "require_signer shows who vouches for it, and privctl verify --data counts them"
+        )
+
+
+def _files_notes(cases: Sequence[JudgedModel], policy: Policy) -> Iterator[str]:
+    """A note if audits were judged by what their reports say alone."""
+    if policy.recompute and any(case.audits for case in cases) and (package := missing_for_files()):
+        yield (
+            f"no audit was compared with the ranks and scores that it kept, because {package} is not installed: what "
+            "the reports say of attacks was taken at their word"
         )
 
 

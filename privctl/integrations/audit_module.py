@@ -32,6 +32,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import require_saved
 from privctl.integrations.own_records import content_of, require_disjoint, require_scores_of_records
 from privctl.reports.codec import encode
+from privctl.reports.files import require_not_weights_or_report
 from privctl.storage.atomic import require_absent, require_regular, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import missing_model
@@ -109,6 +110,7 @@ def audit_module(
     for each in (path, table):
         require_regular(each)
         require_absent(each, force)
+    require_not_weights_or_report(path, but="audit")
     entered = logged_beside(place, path, None if log is None else Path(log), warnings.warn)
     require_saved(module, dict(module.named_parameters()), place)
     audited = scored_model(place, path, None if drawn is None else profile, by_function=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -57,7 +58,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     report beside it, which states no guarantee.
 
     Raises CommandError for settings that do not fit, examples that are both members and non-members, and existing
-    files; InputError for a model that returns no loss for these examples.
+    files; InputError for a model that returns no loss, or NaN, for these examples.
     """
 
     def __init__(
@@ -174,6 +175,11 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
                     if loss is None:
                         raise InputError(f"the model returns no loss for example {i}; give examples with their labels")
                     losses.append(float(loss))
+                    if math.isnan(losses[-1]):
+                        raise InputError(
+                            f"the model's loss for example {i} is NaN, so nothing tells members from non-members; "
+                            "lower the learning rate, or train in a format with a larger range"
+                        )
         finally:
             model.train(training)
         return np.array(losses)

@@ -7,7 +7,7 @@ three from it.
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.checks import at_least, positive
-from privctl.domain.errors import InputError
+from privctl.domain.errors import CommandError, InputError
 from privctl.reports.codec import decode_value, encode_value
 from privctl.reports.files import POINTER
 from privctl.storage.arrays import read_arrays, staged_arrays
@@ -150,6 +150,15 @@ def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractCon
     arrays["names"] = np.frombuffer(names, np.uint8)
     metadata = {POINTER: report.name, _KEY: json.dumps(encode_value(plan.facts), sort_keys=True)}
     return staged_arrays(path, arrays, metadata)
+
+
+def require_no_other_tensors(path: Path) -> None:
+    """Raise CommandError if a file at ``path`` holds tensors that are no plan, such as a model's weights."""
+    if not path.is_file():
+        return
+    with suppress(InputError), SafetensorsFile(path) as file:
+        if _KEY not in file.metadata:
+            raise CommandError(f"{path} holds tensors that are no plan, which no plan replaces; name another file")
 
 
 def read_protection(path: Path) -> Protection:

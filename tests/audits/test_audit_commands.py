@@ -22,7 +22,7 @@ CALLS = {
         "--task causal-lm --max-length 9 --resize 8 8 --leaks l.jsonl --seed 3 --device cpu -o o.report.json"
     ),
     "canaries": (
-        "--canaries c.json --commitment x --canary-data d.jsonl --references 70 --exact --claim 1,1e-5 --delta 0"
+        "--canaries c.json --commitment x --canary-data d.jsonl --references 70 --no-exact --claim 1,1e-5 --delta 0"
     ),
     "extraction": (
         "--train a.jsonl --held-out b.jsonl --prefix-tokens 9 --suffix-tokens 8 --least-prefix 4 --temperature 2 "

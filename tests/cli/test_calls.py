@@ -138,6 +138,17 @@ def test_a_starter_policy_is_written_where_asked_and_never_over_another(
     assert run(["gate", "a.report.json", "--init"]) == 2
 
 
+@pytest.mark.parametrize(
+    "more", [("--max-epsilon", "3"), ("--json",), ("--format", "json"), ("--policy", "x"), ("--model", "m")]
+)
+def test_a_starter_policy_takes_no_limits(more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever gives a limit would otherwise take the policy to have it."""
+    assert run(["gate", "--init", *more]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"remove {more[0]}, and edit the policy" in captured.err
+
+
 # What is no model.
 
 

@@ -105,6 +105,21 @@ def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--seed", "3"), "--seed is for simulations"),
+        (("--seconds", "3"), "--seconds is for simulations"),
+        (("--text-column", "body"), "--text-column is a field of --data or --public"),
+    ],
+)
+def test_options_of_what_is_not_asked_are_refused(
+    noisy: Path, more: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify", str(noisy), "-q", *more]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_model_that_is_not_at_hand_leaves_it_open(noisy: Path) -> None:
     noisy.with_name("m.noised.safetensors").unlink()
     assert run(["verify", str(noisy), "-q"]) == 3

@@ -21,6 +21,7 @@ from privctl.gate.checks import RULES
 from privctl.gate.policy import read_policy
 from tests.bytecode import search_path
 from tests.forked import Forked
+from tests.gate.bare import BARE, bare
 from tests.gate.genuine import genuine
 
 EXAMPLES = Path("examples") / "ci"
@@ -229,25 +230,6 @@ def test_the_launcher_refuses_a_python_without_pinned_wheels(root: Path, tmp_pat
     assert "is no Python 3.11, 3.12 or 3.13, for which packages are pinned" in done.stderr
 
 
-_BARE = """
-import contextlib, io, json, sys
-ALLOWED = {"privctl", "audits", "verify", "click", "blake3", "typing_extensions", *sys.argv.pop(1).split()}
-class Bare:
-    def find_spec(self, name, path=None, target=None):
-        top = name.split(".")[0]
-        if top not in ALLOWED and top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
-            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
-sys.meta_path.insert(0, Bare())
-from privctl.cli import run
-ended = []
-for call in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        code = run(call)
-    ended.append((code, said.getvalue()))
-print(json.dumps(ended))
-"""
-
-
 def test_a_gate_needs_blake3_and_click_alone(folder: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     gate += ["--policy", "privctl-policy.toml", "--recompute", "false", "--format"]
@@ -257,16 +239,6 @@ def test_a_gate_needs_blake3_and_click_alone(folder: Path, root: Path) -> None:
     assert all(output for _, output in ended)
 
 
-def bare(folder: Path, root: Path, allowed: str, *calls: list[str]) -> list[tuple[int, str]]:
-    """The exit code and output of each of ``calls`` to ``privctl``, in one process with few other packages."""
-    done = subprocess.run(
-        [sys.executable, "-c", _BARE, allowed, json.dumps(calls)],
-        cwd=folder, env={**os.environ, "PYTHONPATH": search_path(root)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [tuple(each) for each in json.loads(done.stdout)]
-
-
 def test_what_is_pinned_is_enough_to_compute_guarantees_again(folder: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     for allowed, code in (("numpy scipy flint", 0), ("", 3)):
@@ -274,11 +246,24 @@ def test_what_is_pinned_is_enough_to_compute_guarantees_again(folder: Path, root
         assert found == code, output
 
 
+def test_what_is_not_compared_without_numpy_is_said(folder: Path, root: Path) -> None:
+    """A policy about attacks alone is decided without numpy, by figures that nothing checked."""
+    (folder / "attacks.toml").write_text("max_auc = 0.99\n")
+    gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
+    gate += ["--policy", "attacks.toml"]
+    said = "no audit was compared with the ranks and scores that it kept, because numpy is not installed"
+    for allowed, more, noted in (
+        ("", [], True), ("numpy scipy flint", [], False), ("", ["--recompute", "false"], False)
+    ):  # fmt: skip
+        ((code, output),) = bare(folder, root, allowed, [*gate, *more])
+        assert (code, said in " ".join(output.split())) == (0, noted), output
+
+
 def test_what_is_missing_is_named_by_its_package_in_one_sentence(folder: Path, root: Path) -> None:
     """Wherever it is imported; the module of python-flint has another name, under which another package is found."""
     call = ["verify", "release/model.report.json"]
     done = subprocess.run(
-        [sys.executable, "-c", _BARE, "numpy scipy", json.dumps([call])],
+        [sys.executable, "-c", BARE, "numpy scipy", json.dumps([call])],
         cwd=folder, env={**os.environ, "PYTHONPATH": search_path(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout) == [[4, ""]]

@@ -149,3 +149,15 @@ def test_examples_on_both_sides_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="1 of 1 nonmembers"):
         privctl.AuditCallback(ragged, [{**ragged[0], "pixels": torch.ones(2)}], output=tmp_path / "out")
     privctl.AuditCallback(ragged, [{**ragged[0], "ids": [[1, 2], [4]]}], output=tmp_path / "out")
+
+
+def test_a_loss_that_is_nan_is_an_error_with_advice(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = small()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    callback = AuditCallback(MEMBERS, OTHERS, output=tmp_path / "new")
+    callback.on_train_begin(None, state(0), None, train_dataloader=SimpleNamespace(collate_fn=default_data_collator))
+    with pytest.raises(InputError, match="loss for example 0 is NaN"):
+        callback.on_epoch_end(None, state(1), None, model=model)
+    assert callback.history == ()

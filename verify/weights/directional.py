@@ -15,7 +15,7 @@ import fnmatch
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,11 +158,10 @@ def replay(
     numbers: Numbers,
     facts: TrainingFacts,
     stated: ZerothOrderTraining,
-    order: Callable[[int], Sequence[int]] = lambda count: np.random.default_rng().permutation(count).tolist(),
 ) -> ReplayResult:
     """Replay the moves from ``start`` and compare with the file ``output``, for as many tensors as are affordable.
 
-    If not all are, ``order`` draws which ones. Raises UncheckableError if nothing can be compared.
+    If not all are, it is drawn which ones. Raises UncheckableError if nothing can be compared.
     """
     globs = stated.trained or ()
     names = sorted(n for n in start.parameters if not globs or any(fnmatch.fnmatchcase(n, glob) for glob in globs))
@@ -174,7 +173,7 @@ def replay(
         shapes = {name: start.tensors[name].size for name in names}
         room, made, wrong = _MOST // max(1, numbers.released.size), 0, []
         places = _sign_offsets(shapes)
-        for index in order(len(names)):
+        for index in np.random.default_rng().permutation(len(names)).tolist():
             name = names[index]
             if made + shapes[name] > room:
                 continue

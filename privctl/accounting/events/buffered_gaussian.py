@@ -6,15 +6,12 @@ contributions have the same direction (docs/mechanisms.md#buffered-noise).
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import lru_cache
 
 from privctl.accounting.buffered import BufferedMatrix, sensitivity
+from privctl.accounting.events.one_gaussian import divergences_of, pair_of
 from privctl.accounting.events.row import EventAccounting
-from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Gaussian
-from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import BufferedGaussian
 
 
@@ -28,24 +25,14 @@ def _sensitivity(matrix: BufferedMatrix, steps_per_pass: int, steps: int) -> flo
     return sensitivity(matrix, steps_per_pass, steps)
 
 
-def _pair(event: BufferedGaussian, lower: bool) -> RepeatedPair:
-    return RepeatedPair(Gaussian(_shift(event) / math.sqrt(event.steps)), event.steps)
-
-
-def _divergences(event: BufferedGaussian, alphas: Floats) -> Floats:
-    """The divergences of the whole run, spread over its steps."""
-    shift = _shift(event)
-    return alphas * (shift * shift / 2 / event.steps)  # the product overflows to inf, where ** would raise
-
-
 def _for_floor(event: BufferedGaussian) -> BufferedGaussian:
     """The event with the noise increased by the possible excess of the computed sensitivity."""
     return replace(event, noise_multiplier=event.noise_multiplier * (1 + 16 * (event.steps + 16) * 2.0**-53))
 
 
 ROW = EventAccounting(
-    pair=_pair,
-    divergences=_divergences,
+    pair=pair_of(_shift),
+    divergences=divergences_of(_shift),
     shift=_shift,
     full_shift=_shift,
     extreme=lambda event: event.noise_multiplier < 1e-6,

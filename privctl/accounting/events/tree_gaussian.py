@@ -11,10 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from privctl.accounting.events.one_gaussian import divergences_of, pair_of
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
-from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Gaussian
-from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import TreeGaussian
 
 
@@ -48,19 +46,9 @@ def _shift(event: TreeGaussian) -> float:
     return math.sqrt(squared_sensitivity(event.leaves, event.steps_per_pass, event.steps)) / event.noise_multiplier
 
 
-def _pair(event: TreeGaussian, lower: bool) -> RepeatedPair:
-    return RepeatedPair(Gaussian(_shift(event) / math.sqrt(event.steps)), event.steps)
-
-
-def _divergences(event: TreeGaussian, alphas: Floats) -> Floats:
-    """The divergences of all trees, spread over the steps."""
-    shift = _shift(event)
-    return alphas * (shift * shift / 2 / event.steps)  # the product overflows to inf, where ** would raise
-
-
 ROW = EventAccounting(
-    pair=_pair,
-    divergences=_divergences,
+    pair=pair_of(_shift),
+    divergences=divergences_of(_shift),
     setting=NoiseSetting(field="noise_multiplier"),
     shift=_shift,
     full_shift=_shift,

@@ -6,7 +6,7 @@ numbers of a report follow from its mechanism, not that the training it describe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.split.drawn import check_split, check_unseen
 
 RULE = "recomputed"
+#: A check of an audit's report at a path, with the reports that it builds on.
+_Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -61,7 +63,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         if reports:
             yield _finding(
                 reports[0],
-                f"guarantees cannot be recomputed because {missing_package(missing)} is not installed",
+                f"guarantees cannot be recomputed because {missing_package(missing) or 'a package'} is not installed",
                 GateOutcome.INCONCLUSIVE,
                 "install privctl with all its dependencies, or set recompute = false in the policy",
             )
@@ -88,21 +90,38 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     yield from findings
 
 
+def missing_for_files() -> str:
+    """The package without which audits are not compared with the ranks and scores that they kept; "" if there is none.
+
+    A gate without numpy still judges audits, by what their reports say.
+    """
+    try:
+        _checks_of_files()
+    except ImportError as missing:
+        return missing_package(missing) or "a package that cannot be imported"
+    return ""
+
+
+def _checks_of_files() -> list[_Check]:
+    """The checks of an audit against its files. Raises ImportError without numpy or scipy."""
+    from verify.audits.evidence import check_evidence
+    from verify.audits.groups import check_groups
+    from verify.warned.check import check_warnings
+
+    def check_kept(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+        yield from check_evidence(path, report, NamedFiles()).verdicts
+
+    return [check_groups, check_warnings, check_kept]
+
+
 def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Verdicts on an audit from its split, its files that exist, its training, and the warnings that it must state.
 
     The ranks or scores that it kept, if they are present, give its figures again.
     """
-    checks = [check_split, check_unseen, check_reference, check_named]
-    with suppress(ImportError):  # these need numpy, which the gate does not need for audits
-        from verify.audits.evidence import check_evidence
-        from verify.audits.groups import check_groups
-        from verify.warned.check import check_warnings
-
-        def check_kept(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-            yield from check_evidence(path, report, NamedFiles()).verdicts
-
-        checks += [check_groups, check_warnings, check_kept]
+    checks: list[_Check] = [check_split, check_unseen, check_reference, check_named]
+    with suppress(ImportError):  # said in a note
+        checks += _checks_of_files()
     for check in checks:
         try:
             yield from check(audit.path, audit.report, parents)

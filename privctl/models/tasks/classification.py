@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -122,8 +123,62 @@ class TextClassification(CorpusTask):
             return measures(self.problem, workers.spread(groups, found, WIDTHS[self.problem]))
 
 
+class OneSize(ABC):
+    """What tasks on images and on sounds have in common: records of one size, each of them a unit with its label.
+
+    ``labels`` has the number of each record's label, or targets (records, outputs) float32.
+    """
+
+    __slots__ = ()
+
+    labels: Sequence[int] | NDArray[np.float32]
+    problem: HeadKind
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        """See ``Task``."""
+
+    @abstractmethod
+    def logits(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """What ``network`` predicts of a ``batch``, (n, outputs)."""
+
+    def micro_batches(
+        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
+    ) -> Iterator[list[int]]:
+        """See ``Task``; all records have one size, so ``max_tokens`` does not apply."""
+        return group_by_length([int(unit) for unit in units], lambda _: 1, max_examples)
+
+    def label_tensor(self, examples: Sequence[int]) -> Tensor:
+        """The labels of ``examples`` as for texts."""
+        labels = torch.from_numpy(np.stack([np.asarray(self.labels[e]) for e in examples]))
+        return labels.long() if self.problem is HeadKind.ONE else labels.float()
+
+    def label_bytes(self, example: int) -> bytes:
+        """An example's label, to tell examples apart."""
+        label = self.labels[example]
+        return label.tobytes() if isinstance(label, np.ndarray) else str(label).encode()
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """See ``Task``."""
+        return label_losses(self.problem, self.logits(network, batch), batch["labels"])
+
+    def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
+        """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
+
+        def found(group: Sequence[int]) -> Tensor:
+            batch = self.batch(group, device, 0)
+            return outcomes(self.problem, self.logits(network, batch), batch["labels"])
+
+        groups = list(group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES))
+        with evaluation_mode(network):
+            return measures(self.problem, workers.spread(groups, found, WIDTHS[self.problem]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageClassification:
+class ImageClassification(OneSize):
     """Predicting an image's label, several labels, or a number, depending on ``problem``; every image is a unit.
 
     ``labels`` has the number of each image's label, or targets (images, outputs) float32.
@@ -142,38 +197,15 @@ class ImageClassification:
     def __len__(self) -> int:
         return len(self.images)
 
-    def micro_batches(
-        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
-    ) -> Iterator[list[int]]:
-        """See ``Task``; all images have one size, so ``max_tokens`` does not apply."""
-        return group_by_length([int(unit) for unit in units], lambda _: 1, max_examples)
-
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``pixel_values`` (n, channels, height, width) float32, ``labels`` as for texts."""
         pixels = moved(torch.from_numpy(self.images.pixels[list(examples)]), device)
-        labels = torch.from_numpy(np.stack([np.asarray(self.labels[e]) for e in examples]))
-        labels = labels.long() if self.problem is HeadKind.ONE else labels.float()
-        return {"pixel_values": self.facts.scale(pixels), "labels": moved(labels, device)}
+        return {"pixel_values": self.facts.scale(pixels), "labels": moved(self.label_tensor(examples), device)}
 
     def keys(self, examples: Sequence[int]) -> list[int]:
         """See ``Task``."""
-        return [content_key(self.images.pixels[e].tobytes(), self._label_bytes(e)) for e in examples]
+        return [content_key(self.images.pixels[e].tobytes(), self.label_bytes(e)) for e in examples]
 
-    def _label_bytes(self, example: int) -> bytes:
-        label = self.labels[example]
-        return label.tobytes() if isinstance(label, np.ndarray) else str(label).encode()
-
-    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """See ``Task``."""
-        return label_losses(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
-
-    def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
-
-        def found(group: Sequence[int]) -> Tensor:
-            batch = self.batch(group, device, 0)
-            return outcomes(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
-
-        groups = list(group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES))
-        with evaluation_mode(network):
-            return measures(self.problem, workers.spread(groups, found, WIDTHS[self.problem]))
+    def logits(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """See ``OneSize``."""
+        return image_logits(network, batch["pixel_values"])

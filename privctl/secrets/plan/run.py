@@ -13,7 +13,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, report_beside
 from privctl.secrets.plan.report import report_of
 from privctl.secrets.plan.sweep import PlanRequest, caps_to_sweep, protection_of, read_problem, sweep_caps
-from privctl.secrets.protection import staged_protection
+from privctl.secrets.protection import require_no_other_tensors, staged_protection
 from privctl.storage.atomic import require_absent, require_regular
 
 
@@ -38,6 +38,7 @@ def plan(
     if output is not None:
         require_regular(output)
         require_absent(output, force)
+        require_no_other_tensors(output)
         require_absent(report_beside(output), force)
     problem = read_problem(request)
     if request.delta is not None and (sentence := delta_warning(request.delta, problem.examples)):

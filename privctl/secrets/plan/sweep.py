@@ -163,6 +163,8 @@ def _check(request: PlanRequest) -> None:
         raise CommandError(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.gap is not None and not 0 < request.gap < 1:
         raise CommandError(f"--gap is {request.gap:g}; it must be above 0 and below 1")
+    if request.gap is not None and request.solver is Solver.INTERIOR:
+        raise CommandError("--gap is where the first-order solver stops; remove it, or --solver interior")
     if request.chosen_by is ProtectionCalibration.CURVE and request.form is not Form.REFERENCE:
         raise CommandError(
             f"--calibration curve cannot be combined with --form {request.form}: the trade-off curve bounds a secret "

@@ -44,14 +44,14 @@ class Scale:
         return _powers(self.low, self.high) if self.log else _rounds(self.low, self.high)
 
 
-def linear(values: Sequence[float], start: float, end: float, *, zero: bool = True) -> Scale:
-    """A linear scale over ``values`` with a margin of 6 %; with ``zero`` it includes 0."""
+def linear(values: Sequence[float], start: float, end: float) -> Scale:
+    """A linear scale over 0 and ``values``, with a margin of 6 % except at 0."""
     low, high = (min(max(value, -_BEYOND), _BEYOND) for value in (min(values), max(values)))
-    low = min(0.0, low) if zero else low
+    low = min(0.0, low)
     if not high > low:
         low, high = low - 0.5, low + 0.5 if low else 1.0
     room = (high - low) * 0.06
-    return Scale(low if zero and low == 0 else low - room, high + room, start, end)
+    return Scale(low if low == 0 else low - room, high + room, start, end)
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:

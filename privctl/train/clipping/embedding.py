@@ -15,7 +15,15 @@ from torch.nn import functional
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.products import batched_product
 from privctl.train.clipping.shards import own_part
-from privctl.train.clipping.terms import GradientTerm, Squares, by_positions, chunk_bytes, chunks, squared_lengths
+from privctl.train.clipping.terms import (
+    GradientTerm,
+    Squares,
+    at_least_float32,
+    by_positions,
+    chunk_bytes,
+    chunks,
+    squared_lengths,
+)
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
 #: Rows longer than the first fraction of ``max_norm`` are scaled to the second, so that rounding of a norm never makes
@@ -33,20 +41,20 @@ class Lookup:
 
     def example_gradients(self, rows: slice) -> Tensor:
         """The gradients of the examples in ``rows``."""
-        ids, values = self.ids[rows], _at_least_float32(self.gradients[rows])
+        ids, values = self.ids[rows], at_least_float32(self.gradients[rows])
         gradients = values.new_zeros(len(ids), self.vocabulary, values.shape[2])
         return gradients.scatter_add_(1, ids[..., None].expand_as(values), values)
 
     def squares(self) -> Squares:
         """Sum the gradients of equal ids of an example, which has at most T different ones, and measure the sums."""
-        values = _at_least_float32(self.gradients)
+        values = at_least_float32(self.gradients)
         slots = values.new_zeros(values.shape[:2].numel(), values.shape[2])
         slots.index_add_(0, _slots(self.ids).flatten(), values.flatten(0, 1))
         return Squares(squared_lengths(slots.view(len(values), -1)), self.slack())
 
     def slack(self) -> Tensor:
         """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
-        lengths: Tensor = torch.linalg.vector_norm(_at_least_float32(self.gradients), dim=-1)
+        lengths: Tensor = torch.linalg.vector_norm(at_least_float32(self.gradients), dim=-1)
         return lengths.sum(1).double().square()
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
@@ -77,14 +85,10 @@ def cross(product: Outer, lookup: Lookup) -> Tensor:
         ids = lookup.ids[rows, None, :].expand(-1, product.inputs.shape[1], -1)
         picked = product.gradients[rows].gather(2, ids)
         inner_products = batched_product(
-            _at_least_float32(product.inputs[rows]), _at_least_float32(lookup.gradients[rows]).mT
+            at_least_float32(product.inputs[rows]), at_least_float32(lookup.gradients[rows]).mT
         )
         products.append(inner_products.mul_(picked).sum((1, 2), dtype=torch.float64))
     return torch.cat(products)
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:

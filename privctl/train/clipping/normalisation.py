@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from privctl.train.clipping.products import full_precision
-from privctl.train.clipping.terms import CACHED_BYTES, Dense, GradientTerm, chunk_bytes, chunks
+from privctl.train.clipping.terms import CACHED_BYTES, Dense, GradientTerm, at_least_float32, chunk_bytes, chunks
 from privctl.train.clipping.use import ModuleCall
 
 _FIRST, _LAST = "channels_first", "channels_last"
@@ -119,9 +119,9 @@ def _by_channel(use: ModuleCall, normalize: Callable[[Tensor], Tensor]) -> dict[
     inputs, gradients = use.first, use.gradient
     weights, biases = [], []
     for rows in _cuts(inputs):
-        gradient = _at_least_float32(gradients[rows])
+        gradient = at_least_float32(gradients[rows])
         if "weight" in use.names:
-            normalized = normalize(_at_least_float32(inputs[rows])).mul_(gradient)
+            normalized = normalize(at_least_float32(inputs[rows])).mul_(gradient)
             weights.append(normalized.reshape(*inputs[rows].shape[:2], -1).sum(2))
         if "bias" in use.names:
             biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
@@ -134,9 +134,9 @@ def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor
     shape = inputs.shape[inputs.dim() - trailing :]
     weights, biases = [], []
     for rows in _cuts(inputs):
-        gradient = _at_least_float32(gradients[rows])
+        gradient = at_least_float32(gradients[rows])
         if "weight" in use.names:
-            normalized = normalize(_at_least_float32(inputs[rows])).mul_(gradient)
+            normalized = normalize(at_least_float32(inputs[rows])).mul_(gradient)
             weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
         if "bias" in use.names:
             biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
@@ -150,7 +150,3 @@ def _cuts(inputs: Tensor) -> Iterator[slice]:
 def _join(weights: list[Tensor], biases: list[Tensor]) -> dict[str, GradientTerm]:
     pairs = (("weight", weights), ("bias", biases))
     return {name: Dense(torch.cat(parts)) for name, parts in pairs if parts}
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -118,6 +118,11 @@ def squared_lengths(vectors: Tensor) -> Tensor:
     return lengths.double().square()
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """``values`` in float32, or in their own format if that is more precise."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def chunks(count: int, bytes_each: int, limit: int = CHUNK_BYTES) -> Iterator[slice]:
     """Slices of ``count`` examples, each of at least one, that keep temporary tensors within ``limit`` bytes."""
     size = max(1, limit // max(1, bytes_each))

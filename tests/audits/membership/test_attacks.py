@@ -136,9 +136,9 @@ def test_the_split_depends_on_the_seed_only() -> None:
 
 
 def test_too_few_records_to_split() -> None:
-    (found,) = midpoint.ATTACK.run(table(np.array([1.0]), np.array([0.0, 2.0])), Settings()).evidence
-    assert found.estimate is None
-    assert "needs 2 members" in found.reason
+    found = midpoint.ATTACK.run(table(np.array([1.0]), np.array([0.0, 2.0])), Settings()).evidence
+    assert len(found) == midpoint.ATTACK.quantities
+    assert all(item.estimate is None and "needs 2 members" in item.reason for item in found)
 
 
 def test_nothing_called_a_member_has_no_precision() -> None:

@@ -104,7 +104,7 @@ def test_a_claim_is_held_against_the_counts(scores: Path) -> None:
 def test_what_is_noticed_is_refuted_four_times_in_five() -> None:
     """Of 400 trainings by randomized response at that epsilon; by the normal law 300 are 2.5 deviations too few."""
     claim, source = EpsilonClaim(epsilon=1.0, delta=0.0), np.random.default_rng(2)
-    least = _noticed(count(np.zeros(200), np.zeros(200), 0.5), claim, 0.05)
+    least = _noticed(count(np.zeros(200), np.zeros(200), 0.5), claim)
     assert 1 < least < 2
     rate = 1 / (1 + np.exp(-least))
     arms = source.random((400, 2, 200)) < np.array([rate, 1 - rate])[:, None]

@@ -21,8 +21,7 @@ from privctl.reports.parameters import ParametersError, TrainingParameters, para
 from verify.audits.terms import MAHLOUJIFAR, METHODS, of_split
 from verify.compare import compare
 
-_ASSERTED, _CHECKED = AssumptionState.ASSERTED, AssumptionState.CHECKED
-_ENFORCED, _VIOLATED = AssumptionState.ENFORCED, AssumptionState.VIOLATED
+_ASSERTED, _CHECKED, _VIOLATED = AssumptionState.ASSERTED, AssumptionState.CHECKED, AssumptionState.VIOLATED
 _COINS, _NUMBER, _TRAINED, _COMMITMENT = (
     "independent coins", "number included", "trained on the planted data", "commitment",
 )  # fmt: skip
@@ -45,7 +44,6 @@ _OF_GRADIENTS: _Forms = {
         "|the model's own report is of no training with canary gradients",
     },
 }
-_BY_COIN = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
 _OF_PLANTED: _Forms = {
     _COMMITMENT: {
         _ASSERTED: "the manifest is the one written before training; give the published commitment to have it checked",
@@ -54,8 +52,8 @@ _OF_PLANTED: _Forms = {
         "|the manifest was changed after it was committed to: its content does not give its commitment",
     },
     _COINS: {
-        _ENFORCED: _BY_COIN,
-        _ASSERTED: _BY_COIN,
+        _ASSERTED: "each canary was included by a fair coin of its own, from the operating system, as the manifest "
+        "says",
         _VIOLATED: "the coins come from a given seed, so whoever knows it can tell them without the model",
     },
     _NUMBER: _INCLUDED,
@@ -127,9 +125,6 @@ def _misstated(stated: Sequence[Assumption], needed: _Forms, others: _Forms) -> 
             yield f"the condition {condition.name!r} is said to be {condition.state}, which no audit finds of it"
         elif not re.fullmatch(form, condition.statement):
             yield f"the condition {condition.name!r} says {condition.statement!r}, which is not what an audit finds so"
-    states = {condition.name: condition.state for condition in stated}
-    if states.get(_COINS) is _ENFORCED and states.get(_COMMITMENT) is not _CHECKED:
-        yield f"the condition {_COINS!r} is said to be enforced, and the commitment to the coins was not checked"
 
 
 def _if_gaussian(item: Evidence) -> str:

@@ -175,12 +175,11 @@ def compared(
     unsure: NDArray[np.bool_],
     sides: list[NDArray[np.bool_]],
     units: NDArray[np.int64] | None,
-    names: tuple[str, str] = ("training", "held_out"),
 ) -> dict[str, float]:
     """The counts of both ``sides`` of a comparison, or of their units: of what comes ``out``, and is ``unsure``."""
     wanted: dict[str, float] = {}
     shares = []
-    for name, side, doubt in zip(names, sides, ("least", "most"), strict=True):
+    for name, side, doubt in zip(("training", "held_out"), sides, ("least", "most"), strict=True):
         own = None if units is None else units[side]
         flags = [out, out & ~unsure if doubt == "least" else out | unsure]
         found, certain = (count_of(each[side], own) for each in flags)

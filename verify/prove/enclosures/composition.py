@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from verify.prove.enclosures.enclosure import Interval, Rational, ball, below, bracket, enclose, enclose_all
+from verify.prove.enclosures.enclosure import DIGITS, Interval, Rational, ball, below, bracket, enclose, enclose_all
 
 if TYPE_CHECKING:
     from flint import arb
@@ -89,7 +89,7 @@ def worst_case(releases: RepeatedRelease, epsilon: Rational) -> ResponseEvent:
     return ResponseEvent(most_flips=most, p=p, q=q, delta=total)
 
 
-def worst_case_epsilon(releases: RepeatedRelease, total_delta: Rational, digits: int = 15) -> Interval:
+def worst_case_epsilon(releases: RepeatedRelease, total_delta: Rational, digits: int = DIGITS) -> Interval:
     """The least epsilon at ``total_delta`` that holds for all such releases.
 
     Raises ValueError if ``total_delta`` is less than the releases' own deltas compose to.

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Rational = Fraction | int
 
+#: The digits to which a point is bracketed, if no other number is asked for.
+DIGITS = 15
 #: The precision in bits of the first evaluation of a ball, doubled until the ball is tight.
 _FIRST_PRECISION = 200
 _LAST_PRECISION = 25_600
@@ -98,7 +100,7 @@ def below(number: Interval, bound: Rational) -> bool | None:
     return False if number.low > bound else None
 
 
-def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Fraction, digits: int) -> Interval:
+def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Fraction, digits: int = DIGITS) -> Interval:
     """The point where ``enough``, which must hold at ``high``, begins to hold, to ``digits`` digits.
 
     The bracket stays wider if ``enough`` returns None before that.

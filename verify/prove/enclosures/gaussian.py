@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from verify.prove.enclosures.enclosure import Interval, Rational, ball, below, bracket, enclose, enclose_all
+from verify.prove.enclosures.enclosure import DIGITS, Interval, Rational, ball, below, bracket, enclose, enclose_all
 from verify.prove.enclosures.functions import normal_cdf
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def delta(epsilon: Rational, squared_shift: Rational) -> Interval:
     return enclose(needed)
 
 
-def epsilon(delta_: Rational, squared_shift: Rational, digits: int = 15) -> Interval:
+def epsilon(delta_: Rational, squared_shift: Rational, digits: int = DIGITS) -> Interval:
     """The least epsilon at ``delta_``, bracketed to ``digits`` digits by evaluating delta at both ends.
 
     Raises ValueError for a delta below 1e-90, which enclosures do not resolve.
@@ -83,7 +83,7 @@ def epsilon(delta_: Rational, squared_shift: Rational, digits: int = 15) -> Inte
     return bracket(lambda middle: below(delta(middle, squared_shift), delta_), Fraction(0), high, digits)
 
 
-def minimal_multiplier(epsilon_: Rational, delta_: Rational, digits: int = 15) -> Interval:
+def minimal_multiplier(epsilon_: Rational, delta_: Rational) -> Interval:
     """The least noise multiplier for (``epsilon_``, ``delta_``)-DP, bracketed by bisection.
 
     The upper end is certainly sufficient and the lower end certainly insufficient. Example: (1, 1e-6) needs
@@ -93,7 +93,7 @@ def minimal_multiplier(epsilon_: Rational, delta_: Rational, digits: int = 15) -
     low, high = Fraction(0), Fraction(1)
     while delta(epsilon_, 1 / high**2).high > delta_:
         low, high = high, high * 2
-    return bracket(lambda sigma: below(delta(epsilon_, 1 / sigma**2), delta_), low, high, digits)
+    return bracket(lambda sigma: below(delta(epsilon_, 1 / sigma**2), delta_), low, high)
 
 
 def mean_loss(squared_shift: Rational) -> Fraction:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from verify.prove.enclosures.enclosure import Interval, Rational, ball, below, bracket, enclose
+from verify.prove.enclosures.enclosure import DIGITS, Interval, Rational, ball, below, bracket, enclose
 
 if TYPE_CHECKING:
     from flint import arb
+
+#: The least distance from 1 of an end of a bracket.
+_LEAST = Fraction(1, 10 ** (DIGITS + 3))
 
 
 def divergence(p: Rational, r: Rational) -> Interval:
@@ -22,12 +25,12 @@ def divergence(p: Rational, r: Rational) -> Interval:
     return enclose(lambda: _divergence(p, r))
 
 
-def posterior(nats: Rational, prior: Rational, digits: int = 15) -> Interval:
+def posterior(nats: Rational, prior: Rational) -> Interval:
     """The largest p in [prior, 1) with kl(p, prior) <= ``nats``, Fano's bound on the probability of a correct guess.
 
     Example: 0.1 nats and prior 0.1 give 0.256866401710.
     """
-    top = 1 - Fraction(1, 10 ** (digits + 3))
+    top = 1 - _LEAST
     if below(divergence(top, prior), nats):
         return Interval(low=top, high=Fraction(1))
 
@@ -35,7 +38,7 @@ def posterior(nats: Rational, prior: Rational, digits: int = 15) -> Interval:
         inside = below(divergence(p, prior), nats)
         return None if inside is None else not inside
 
-    return bracket(beyond, Fraction(prior), top, digits)
+    return bracket(beyond, Fraction(prior), top)
 
 
 def sign_bits(groups: int, steps: int, sample_rate: Rational, fire_probability: Rational) -> Interval:
@@ -72,7 +75,7 @@ def revealing_channel(chance: Rational) -> Interval:
     return enclose(lambda: (ball(chance) * (1 - ball(chance)) ** (ball(1 - Fraction(chance)) / ball(chance))).log1p())
 
 
-def advantage_allowed(nats: Rational, digits: int = 15) -> Interval:
+def advantage_allowed(nats: Rational) -> Interval:
     """The largest true minus false positive rate that a budget of ``nats`` about one fair bit allows.
 
     It is the t with h((1-t)/2) = ln 2 - nats, attained by a bit that is true with probability (1+t)/2; 1 from ln 2 on.
@@ -86,7 +89,7 @@ def advantage_allowed(nats: Rational, digits: int = 15) -> Interval:
         inside = below(enclose(lambda: ball(2).log() - _entropy((1 - advantage) / 2)), nats)
         return None if inside is None else not inside
 
-    return bracket(beyond, Fraction(0), 1 - Fraction(1, 10 ** (digits + 3)), digits)
+    return bracket(beyond, Fraction(0), 1 - _LEAST)
 
 
 def _divergence(p: Rational, r: Rational) -> arb:

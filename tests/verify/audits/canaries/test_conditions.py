@@ -74,21 +74,20 @@ def test_other_conditions_are_refuted(change: Callable[[Conditions], Conditions 
     assert any(says in fault for fault in of(change((COINS, NUMBER, TRAINED))))
 
 
-def test_coins_of_a_manifest_are_enforced_only_with_their_commitment() -> None:
+def test_coins_of_a_manifest_are_never_enforced() -> None:
+    """An audit reads the manifest after the coins were tossed: their fairness is the word of whoever planted."""
     statement = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
-    coins = Assumption(name="independent coins", statement=statement, state=AssumptionState.ENFORCED)
+    known = Assumption(
+        name="commitment",
+        statement="the manifest is the one that the given commitment stands for",
+        state=AssumptionState.CHECKED,
+    )
     report = PrivacyReport(step="audit", created="", versions={}, evidence=())
-    for state, statement in (
-        (
-            AssumptionState.ASSERTED,
-            "the manifest is the one written before training; give the published commitment to have it checked",
-        ),
-        (AssumptionState.CHECKED, "the manifest is the one that the given commitment stands for"),
-    ):
-        commitment = Assumption(name="commitment", statement=statement, state=state)
-        planted = AuditParameters(canary_commitment="blake3:0", canary_conditions=(commitment, coins))
-        wrong = [fault for fault in misstated_conditions(report, planted) if "was not checked" in fault]
-        assert bool(wrong) is (state is AssumptionState.ASSERTED)
+    for state in AssumptionState:
+        coins = Assumption(name="independent coins", statement=statement, state=state)
+        planted = AuditParameters(canary_commitment="blake3:0", canary_conditions=(known, coins))
+        wrong = [fault for fault in misstated_conditions(report, planted) if "'independent coins'" in fault]
+        assert bool(wrong) is (state is not AssumptionState.ASSERTED)
 
 
 def test_another_delta_of_a_bound_is_refuted() -> None:
