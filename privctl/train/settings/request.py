@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -271,7 +272,7 @@ class RetrainRequest:
             return self.learning_rate
         if not self.method.noised or self.method.numbers(self) is not None:
             return _LEARNING_RATE
-        rate = _LEARNING_RATE * min(max(1.0, batch_size / 64), 4.0) ** 0.5
+        rate = _LEARNING_RATE * math.sqrt(min(max(1.0, batch_size / 64), 4.0))
         if self.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
             return rate
         return rate * batch_size / self.clip_norm * (1 - self.momentum)
