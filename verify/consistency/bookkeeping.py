@@ -273,6 +273,6 @@ def _names(report: PrivacyReport) -> Iterator[str]:
     if getattr(parameters, "clip_norms", None) is not None:
         yield from ("clip_norms", "target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
-        yield _PERTURBATION
+        yield from (_PERTURBATION, "clip_norm", "beta1", "beta2")
     elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):
         yield from _DIVIDED_OUT

@@ -279,7 +279,10 @@ class _Bounds:
         else:
             lower, upper = self.presence.noticed(everything)
             least = f"less than {lower:.3g} or " if lower > 0 else ""
-            yield f"noise of {least}more than {upper:.3g} times what is reported would be noticed"
+            yield (
+                f"noise of {least}more than {upper:.3g} times what is reported would be noticed, but not settings that "
+                "together give the same noise, such as twice the noise multiplier with half the clip norm"
+            )
         if self.presence.visible(everything):
             needed = self.presence.needed(everything.elements)
             yield (
