@@ -31,6 +31,7 @@ from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
+from verify.audits.secrets import settings as secret_settings
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import BLIND, RELABELLED, sides_by_coins
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
@@ -111,6 +112,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secret_figures.faults(report)
+    yield from secret_settings.faults(report, parameters)
     yield from _membership(report, parameters)
     yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)

@@ -19,6 +19,7 @@ from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
 from privctl.reports.parameters import ScanParameters, parameters_as, unknown_entries
+from verify.audits.secrets import settings as secret_settings
 from verify.compare import compare, shown
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.settings import public_records
@@ -264,6 +265,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         stated, others = parameters_as(AuditParameters, report), unknown_entries(AuditParameters, report)
         yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
         yield from (name for name in OF_ATTACKS if name in others)
+        yield from (f"secrets.{name}" for name in secret_settings.UNCHECKED if name in (stated.secrets or ()))
     elif kind_of(report) is None:  # of a step whose parameters are read nowhere but for the counts of a scan
         yield from unknown_entries(ScanParameters, report)
     if report.step != TRAINING:
