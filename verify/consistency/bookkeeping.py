@@ -222,13 +222,16 @@ def _without_noise(report: PrivacyReport, parameters: StatedTraining) -> Iterato
                 yield f"mechanism's {name} is {known:g}, which no training of privctl knows of its loss"
 
 
-def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """Names the entries that no check covers, and says whether a guarantee may rest on one."""
+def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator[Omission]:
+    """Names the entries that no check covers, and says whether a guarantee may rest on one.
+
+    ``kept_settings`` says that all parameters of an audit were compared with what it kept.
+    """
     named = ["library versions", "its date"]
     named += ["names and most numbers in its warnings"] if report.warnings else []
     named += ["what it says was left out"] if report.omissions else []
     named += ["the reasons of its verdicts"] if report.verdicts else []
-    if parameters := [*_names(report)]:
+    if parameters := [] if kept_settings else [*_names(report)]:
         named.append(f"the parameters {', '.join(parameters)}")
     but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
     reason = f"no check rests on {', '.join(named[:-1])} and {named[-1]}: an edit there may go unnoticed{but}"
@@ -265,6 +268,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         stated, others = parameters_as(AuditParameters, report), unknown_entries(AuditParameters, report)
         yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
         yield from (name for name in OF_ATTACKS if name in others)
+        yield from ("extraction",) if stated.extraction else ()
         yield from (f"secrets.{name}" for name in secret_settings.UNCHECKED if name in (stated.secrets or ()))
     elif kind_of(report) is None:  # of a step whose parameters are read nowhere but for the counts of a scan
         yield from unknown_entries(ScanParameters, report)

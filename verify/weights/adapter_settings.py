@@ -59,10 +59,12 @@ def changed_settings(path: Path, report: PrivacyReport, output: Path, digest: Di
 def _left_out(released: Mapping[str, Any], output: Path) -> Iterator[str]:
     """Yields a sentence for the first adapted module that a loader, going by ``target_modules``, leaves out."""
     targets = released.get("target_modules")
+    if not isinstance(targets, list):
+        return  # peft may hold a pattern, which its loader matches
     with SafetensorsFile(output) as file:
         found = (_LOW_RANK.fullmatch(info.name) for info in file.tensors)
         modules = sorted({match[1] for match in found if match is not None})
-    for module in modules if isinstance(targets, list) else ():
+    for module in modules:
         if not any(module == target or module.endswith(f".{target}") for target in targets):
             yield f"its target_modules name no {shown(module)}, whose matrices the adapter holds: a loader skips them"
             return
