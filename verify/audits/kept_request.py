@@ -65,8 +65,11 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Pat
 
 def _other_settings(report: PrivacyReport, kept: Any) -> Iterator[str]:
     """Yields a sentence for each parameter but the request that is not what the ranks say, ``kept``."""
-    stated = {name: encode_value(value) for name, value in report.parameters.items() if name != "asked"}
-    now, then = ({".".join(place): value for place, value in _leaves(entries)} for entries in (stated, kept))
+    stated = {**report.parameters}
+    stated.pop("asked", None)
+    now, then = (
+        {".".join(place): value for place, value in _leaves(entries)} for entries in (encode_value(stated), kept)
+    )
     for name in sorted(now.keys() | then.keys()):
         if now.get(name, _NOTHING) != then.get(name, _NOTHING):
             yield f"its parameter {name} is not what the ranks that it kept say"

@@ -19,7 +19,6 @@ from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
 from privctl.reports.parameters import ScanParameters, parameters_as, unknown_entries
-from verify.audits.secrets import settings as secret_settings
 from verify.compare import compare, shown
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.settings import public_records
@@ -74,6 +73,8 @@ _DIVIDED_OUT = ("optimizer", "clip_norm", "learning_rate", "schedule", "warmup_s
 _ADAPTIVE = ("adam", "adamw")
 #: How an audit measured, as far as nothing else in its report reveals it.
 _UNCHECKED_OF_AUDITS = ("task", "dtype", "max_length", "canary_groups")
+#: Settings of an audit of secrets that nothing else in its report reveals.
+_OF_SECRETS = ("candidates", "most_secrets", "eligible", "data_records")
 _MAKERS = (TRAINING, EXTERNAL, "noise", "replay")
 #: It sets the spacing of a tensor's weights if all are smaller than it, and that spacing is a power of two.
 _PERTURBATION = "perturbation (but for its power of two)"
@@ -269,7 +270,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
         yield from (name for name in OF_ATTACKS if name in others)
         yield from ("extraction",) if stated.extraction else ()
-        yield from (f"secrets.{name}" for name in secret_settings.UNCHECKED if name in (stated.secrets or ()))
+        yield from (f"secrets.{name}" for name in _OF_SECRETS if name in (stated.secrets or ()))
     elif kind_of(report) is None:  # of a step whose parameters are read nowhere but for the counts of a scan
         yield from unknown_entries(ScanParameters, report)
     if report.step != TRAINING:

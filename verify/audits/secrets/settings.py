@@ -34,8 +34,6 @@ _TRAINED, _NEVER, _HELD_OUT = (
     "told first, trained", "told first, never drawn (control)", "told first, held out (control)",
 )  # fmt: skip
 _PLAN = "the plan that it names has"
-#: Settings that nothing else in the report reveals.
-UNCHECKED = ("candidates", "most_secrets", "eligible", "data_records")
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
