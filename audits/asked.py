@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from audits.claims import EpsilonClaim
@@ -11,8 +11,8 @@ from privctl.domain.report import Artifact
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
 
-#: The key in the header of a file of ranks.
-ASKED = "privctl.asked"
+#: The keys in the header of a file of ranks: of the request, and of all other parameters that the report states.
+ASKED, SETTINGS = "privctl.asked", "privctl.settings"
 
 
 def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
@@ -37,3 +37,8 @@ def stated(asked: AskedAudit) -> dict[str, Any]:
 def as_text(asked: AskedAudit) -> str:
     """``stated`` as JSON, for the header of a file of ranks."""
     return json.dumps(stated(asked), sort_keys=True)
+
+
+def settings_text(parameters: Mapping[str, Any]) -> str:
+    """The ``parameters`` of a report but for the request, as JSON, for the header of a file of ranks."""
+    return json.dumps({name: encode_value(value) for name, value in parameters.items() if name != "asked"})

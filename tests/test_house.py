@@ -69,8 +69,8 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "verify.audits": (
         "terms", "recounted", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
-        "secrets", "reach", "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares",
-        "verdicts", "consistency",
+        "secrets", "reach", "extraction", "figures", "given", "asked", "kept_request", "unscored", "evidence",
+        "error_shares", "verdicts", "consistency",
     ),
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.groups import check_groups
+from verify.audits.secrets.settings import audited_plan_disagreements
 from verify.audits.split.drawn import check_split, check_unseen
 from verify.consistency.account_plan import ledger_file_verdicts
 from verify.consistency.agreement import contradictions
@@ -170,9 +171,13 @@ def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) 
 
 def _plan_file_agreement(report: PrivacyReport, artifact: Artifact, file: SafetensorsFile) -> Iterator[Verdict]:
     facts = parse_json(file.metadata[KEY], str(file.path))
-    if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
+    if artifact.role != "plan" or not isinstance(facts, dict):
         return
-    wrong = [*plan_disagreements(report, facts, arrays_of(file), artifact.digest)]
+    wrong: list[str] = []
+    if report.step == "audit":
+        wrong += audited_plan_disagreements(report, facts)
+    elif report.step in ("retrain", "secrets-plan"):
+        wrong += plan_disagreements(report, facts, arrays_of(file), artifact.digest)
     if report.step == "secrets-plan":
         kinds, stated = Counter(names_of(file)[1]), parameters_as(ProtectionParameters, report).kinds
         if stated and dict(stated) != kinds:

@@ -24,6 +24,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
 from verify.audits.evidence import check_evidence
 from verify.audits.given import outside as outside_scores
+from verify.audits.kept_request import keeps_settings
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, findings, guarantees
@@ -146,7 +147,7 @@ def verify(
     omissions += outside_scores.unchecked(report)
     omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
     with suppress(ParametersError):  # reported by a check
-        omissions += unchecked(report)
+        omissions += unchecked(report, kept_settings=keeps_settings(path, report, files))
     judged = []
     with progress("recomputing", len(report.guarantees), "guarantees") as advance:
         for guarantee in guarantees(path, report, parents):

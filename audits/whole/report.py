@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from audits.asked import files_of, pairs_of, stated
 from audits.canaries.stated_noise import METHOD as STATED_STEPS
@@ -53,31 +54,35 @@ def _group_fields(request: AuditRequest, findings: Sequence[Findings]) -> Iterat
     yield from (part.parameters.get("group_by") for part in findings)
 
 
+def parameters_of(models: AuditModels, findings: Sequence[Findings], asked: AskedAudit) -> dict[str, Any]:
+    """The parameters that the report states: the request, and the settings of the parts and of the model."""
+    model = models.audited.subject.model
+    return {
+        **{name: value for part in findings for name, value in part.parameters.items()},
+        "asked": stated(asked),
+        "confidence": 1 - ALPHA,
+        "device": str(model.device),
+        "dtype": model.dtype,
+        **({} if model.base_bits is None else {"base_bits": model.base_bits}),
+    }
+
+
 def audit_report(
     models: AuditModels,
     findings: Sequence[Findings],
-    asked: AskedAudit,
+    parameters: Mapping[str, Any],
     data: Sequence[Artifact],
     scores: Artifact,
     position: LogPosition | None,
 ) -> PrivacyReport:
     """The report of ``findings``, whose ``scores`` are written; ``position`` is its position in the log of audits."""
-    parameters = {name: value for part in findings for name, value in part.parameters.items()}
-    model = models.audited.subject.model
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("torch", "transformers", "numpy", "scipy", "tokenizers")),
         inputs=(*models.inputs, *data),
         outputs=(scores,),
-        parameters={
-            **parameters,
-            "asked": stated(asked),
-            "confidence": 1 - ALPHA,
-            "device": str(model.device),
-            "dtype": model.dtype,
-            **({} if model.base_bits is None else {"base_bits": model.base_bits}),
-        },
+        parameters=parameters,
         evidence=tuple(item for part in findings for item in part.evidence),
         verdicts=tuple(item for part in findings for item in part.verdicts),
         omissions=tuple(item for part in findings for item in part.omissions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from audits.asked import ASKED, as_text
+from audits.asked import ASKED, SETTINGS, as_text, settings_text
 from audits.canaries.gradients import unused_beside
 from audits.findings import ALPHA, AuditPart, Findings
 from audits.mechanism_curve import Epsilon, Profile
@@ -19,7 +19,7 @@ from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.models import AuditModels, open_models
 from audits.whole.options import flag_of
 from audits.whole.parts import parts_of
-from audits.whole.report import asked_of, audit_report
+from audits.whole.report import asked_of, audit_report, parameters_of
 from audits.whole.request import AuditRequest, require_distinct
 from privctl.data.recorded import recorded_files, require_same
 from privctl.domain.leaking import LeakingRecord
@@ -158,11 +158,13 @@ def _judge_and_write(
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
     sizes = {line: size for part_findings in findings for line, size in part_findings.sizes.items()}
     records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons, sizes)
+    parameters = parameters_of(models, findings, asked)
+    header = {POINTER: request.report.name, ASKED: as_text(asked), SETTINGS: settings_text(parameters)}
     with (
-        staged_scores(request.scores, arrays, {POINTER: request.report.name, ASKED: as_text(asked)}) as scores,
+        staged_scores(request.scores, arrays, header) as scores,
         staged_leaks(request.leaks, records) as leaks,
     ):
         scores_artifact = pending_artifact("scores", scores, request.report)
-        report = audit_report(models, findings, asked, data, scores_artifact, position)
+        report = audit_report(models, findings, parameters, data, scores_artifact, position)
         commit_with_report([scores, *leaks], request.report, report, replace=request.force)
     return report, records

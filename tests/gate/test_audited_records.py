@@ -157,6 +157,19 @@ def test_text_must_have_had_a_chance_to_come_out(
     assert found(tmp_path, audited={"extraction": settings}, rule="max_extracted").outcome is outcome
 
 
+@pytest.mark.parametrize("name", ["prefix_tokens", "suffix_tokens"])
+def test_how_much_text_was_given_and_had_to_come_out_is_said(tmp_path: Path, name: str) -> None:
+    settings = {"prefix_tokens": 50, "suffix_tokens": 50}
+    for stated in (
+        {**settings, name: None},
+        {**settings, name: "50"},
+        {n: v for n, v in settings.items() if n != name},
+    ):
+        finding = found(tmp_path, audited={"extraction": stated}, rule="max_extracted")
+        assert finding.outcome is INCONCLUSIVE
+        assert "it does not say how many tokens of a text it gave" in finding.message
+
+
 @pytest.mark.parametrize(("drawn", "says"), [(150, False), (86, True)])
 def test_a_gate_says_how_many_texts_were_looked_for(tmp_path: Path, drawn: int, says: bool) -> None:
     settings = {"prefix_tokens": 10, "suffix_tokens": 10, "training_records": 150, "drawn": drawn}

@@ -264,3 +264,16 @@ def test_a_signer_cannot_be_waived(here: Path, capsys: Capture) -> None:
     )
     assert run(["gate", "m.report.json"]) == 2
     assert "require_signer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "says"), [("m.report.json", "holds no key in PEM"), ("ci.key", "is a private key"), ("none.pub", "exist")]
+)
+def test_a_policy_that_names_no_public_key_is_malformed(here: Path, capsys: Capture, key: str, says: str) -> None:
+    """Exit code 3 would mean that the reports leave the question open."""
+    signed(here, "m.report.json")
+    asked = ["gate", "m.report.json", "--max-epsilon", "8", "--require-signer"]
+    assert run([*asked, "ci.pub"]) == 1  # the report is old
+    capsys.readouterr()
+    assert run([*asked, key]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())

@@ -7,27 +7,20 @@ and the model's own report says which claims had to be tested. Does not import n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
-from privctl.reports.codec import decode_value
 from privctl.reports.parameters import TrainingParameters, parameters_as, readable
-from privctl.storage.digest import NamedFiles
-from privctl.storage.json_text import parse_json
-from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
 from verify.audits.canaries.taking_part import makers, mechanism_of
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.given import outside as outside_scores
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import BOUND, METHODS, NO_BOUNDS, NOISE, sides_by_coins
-from verify.files.places import located
 from verify.settings.users import covers_contents_only
 
 #: The attacks that run by default, and those that ``--thorough`` adds.
@@ -42,8 +35,6 @@ THOROUGH = frozenset({
 #: The fused attack is trained on the membership labels, so it gives no bound, and only its AUC is stated.
 _FUSED = "fused"
 _THRESHOLD = "fixed threshold"
-#: The key of the request in the header of the ranks.
-KEY = "privctl.asked"
 _RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
 _DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
 _ADVERSARIAL = "adversarial prefix"
@@ -314,20 +305,3 @@ def _extraction_faults(asked: AskedAudit, report: PrivacyReport) -> Iterator[str
 
 def _is_judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
     return any(split_groups.is_about_claim(verdict.subject, epsilon, delta) for verdict in report.verdicts)
-
-
-def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
-    """Yields a sentence if the ranks that the audit kept, if present, record another request or none."""
-    for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
-        place = located(path, named.path)
-        try:
-            if not os.path.isfile(place) or files.digest(place) != named.digest:
-                continue
-            with SafetensorsFile(place) as file:
-                text = file.metadata.get(KEY)
-                yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
-            kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
-            if parameters_as(AuditParameters, report).asked != kept:
-                yield "what it says that it was asked is not what the ranks that it kept say"
-        except InputError:
-            continue  # unreadable ranks are reported by another check

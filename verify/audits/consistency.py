@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 
-from privctl.domain.evidence import Evidence
+from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
@@ -31,8 +31,9 @@ from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
+from verify.audits.secrets import settings as secret_settings
 from verify.audits.split import groups as split_groups
-from verify.audits.terms import BLIND, RELABELLED, WIDENED, sides_by_coins
+from verify.audits.terms import BEYOND, BLIND, RELABELLED, WIDENED, sides_by_coins
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
 from verify.laws.counts import is_limit
 
@@ -54,6 +55,8 @@ _EXTRACTION, _COMPLETION = "extraction", "canary completion"
 #: The subject of the verdict on membership.
 MEMBERSHIP = "members cannot be told from non-members"
 _ROUNDING = 1e-6
+#: Differences between training and held-out text, of which chance makes none on average.
+_DIFFERENCES = (*BEYOND, extraction_tests.GRID)
 #: For numbers computed twice by one formula.
 _SAME = 1e-9
 #: The normal approximation is not used with fewer records than this on one side and more than this many times as many
@@ -111,6 +114,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secret_figures.faults(report)
+    yield from secret_settings.faults(report, parameters)
     yield from _membership(report, parameters)
     yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
@@ -127,6 +131,9 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
 def _interval(item: Evidence) -> str:
     """What is wrong with an interval of a known kind; "" if nothing is, or if the kind is unknown."""
     limits = (item.lower, item.estimate, item.upper)
+    without = item.bound is Bound.NONE or (item.estimate is None and item.details.get("texts") == 0)
+    if without and (item.lower, item.upper) != (None, None):
+        return "it states an end of an interval, and has none"
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
     low, value, high = (float(limit) for limit in limits if limit is not None)
@@ -262,6 +269,8 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
 def _chance(item: Evidence) -> str:
     """What is wrong with the stated chance level: the AUC or the rate that an uninformed attack may reach."""
     members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+    if item.quantity in _DIFFERENCES and item.details.get("chance", 0.0) != 0.0:
+        return f"its chance is {item.details['chance']:g}, and two rates of one model do not differ by chance"
     if item.estimate is None or item.samples.keys() != {"members", "nonmembers"} or min(members, others) < 1:
         return ""
     stated, named = item.details.get("chance"), _FPR.fullmatch(item.quantity)

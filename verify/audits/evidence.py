@@ -25,12 +25,12 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import unscored
-from verify.audits.asked import request_mismatches
 from verify.audits.canaries.kept_gradients import recount
 from verify.audits.canaries.kept_scores import recount_planted
 from verify.audits.extraction.recounted import recount_extraction
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
+from verify.audits.kept_request import request_mismatches
 from verify.audits.ranks import records_alone
 from verify.audits.ranks.figures import (
     ROUNDING,

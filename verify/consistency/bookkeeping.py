@@ -73,6 +73,8 @@ _DIVIDED_OUT = ("optimizer", "clip_norm", "learning_rate", "schedule", "warmup_s
 _ADAPTIVE = ("adam", "adamw")
 #: How an audit measured, as far as nothing else in its report reveals it.
 _UNCHECKED_OF_AUDITS = ("task", "dtype", "max_length", "canary_groups")
+#: Settings of an audit of secrets that nothing else in its report reveals.
+_OF_SECRETS = ("candidates", "most_secrets", "eligible", "data_records")
 _MAKERS = (TRAINING, EXTERNAL, "noise", "replay")
 #: It sets the spacing of a tensor's weights if all are smaller than it, and that spacing is a power of two.
 _PERTURBATION = "perturbation (but for its power of two)"
@@ -221,13 +223,16 @@ def _without_noise(report: PrivacyReport, parameters: StatedTraining) -> Iterato
                 yield f"mechanism's {name} is {known:g}, which no training of privctl knows of its loss"
 
 
-def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """Names the entries that no check covers, and says whether a guarantee may rest on one."""
+def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator[Omission]:
+    """Names the entries that no check covers, and says whether a guarantee may rest on one.
+
+    ``kept_settings`` says that all parameters of an audit were compared with what it kept.
+    """
     named = ["library versions", "its date"]
     named += ["names and most numbers in its warnings"] if report.warnings else []
     named += ["what it says was left out"] if report.omissions else []
     named += ["the reasons of its verdicts"] if report.verdicts else []
-    if parameters := [*_names(report)]:
+    if parameters := [] if kept_settings else [*_names(report)]:
         named.append(f"the parameters {', '.join(parameters)}")
     but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
     reason = f"no check rests on {', '.join(named[:-1])} and {named[-1]}: an edit there may go unnoticed{but}"
@@ -264,6 +269,8 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         stated, others = parameters_as(AuditParameters, report), unknown_entries(AuditParameters, report)
         yield from (name for name in _UNCHECKED_OF_AUDITS if getattr(stated, name) is not None)
         yield from (name for name in OF_ATTACKS if name in others)
+        yield from ("extraction",) if stated.extraction else ()
+        yield from (f"secrets.{name}" for name in _OF_SECRETS if name in (stated.secrets or ()))
     elif kind_of(report) is None:  # of a step whose parameters are read nowhere but for the counts of a scan
         yield from unknown_entries(ScanParameters, report)
     if report.step != TRAINING:
@@ -273,6 +280,6 @@ def _names(report: PrivacyReport) -> Iterator[str]:
     if getattr(parameters, "clip_norms", None) is not None:
         yield from ("clip_norms", "target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
-        yield _PERTURBATION
+        yield from (_PERTURBATION, "clip_norm", "beta1", "beta2")
     elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):
         yield from _DIVIDED_OUT

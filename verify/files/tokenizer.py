@@ -18,7 +18,7 @@ from privctl.domain.report import BEGUN_WITH, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
-from privctl.storage.reader import ADAPTER_NAME, read_text
+from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, read_text
 from verify.files.places import located
 from verify.methods.expected import TRAINING
 
@@ -61,7 +61,7 @@ def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
     begun = _files(path, report, released=False)
     faults, left_out = [], []
     adapter = any(PurePosixPath(artifact.path).name == ADAPTER_NAME for artifact in report.outputs)
-    elsewhere = _DONE if adapter else _DONE | _CONFIGURATIONS
+    elsewhere = _DONE | (frozenset({ADAPTER_CONFIG} & begun.keys()) if adapter else _CONFIGURATIONS)
     others = [text for name in sorted(released.keys() - elsewhere) if (text := _other_file(name, released, begun))]
     try:
         before = _initial_tokenizer(begun)
@@ -94,7 +94,8 @@ def _other_file(name: str, released: Mapping[str, Path], begun: Mapping[str, Pat
     """What of the file ``name`` is not as the training began with it, or cannot be compared; "" if nothing."""
     word = "that it is as the training wrote it is the report's word"
     if name not in begun:
-        return f"{name}: the training began with none that is at hand, and {word}"
+        but = ", but for its rank, scale and modules" if name == ADAPTER_CONFIG else ""
+        return f"{name}: the training began with none that is at hand, and {word}{but}"
     try:
         if name.endswith(".json"):
             before, after = _object(begun[name]), _object(released[name])

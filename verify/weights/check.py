@@ -21,6 +21,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
+from verify.weights.adapter_settings import changed_settings
 from verify.weights.configuration import changed_entries
 from verify.weights.directional import noise_sentence, number_faults, numbers_of, replay
 from verify.weights.law import NoiseLaw, law_of
@@ -92,12 +93,13 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
 def _compare_configuration(path: Path, report: PrivacyReport, output: Path, digest: Digest, found: Found) -> None:
     """Note each entry of the configuration that is not the start's; another transformers may write some otherwise."""
     then, now = report.versions.get(_READER), importlib.metadata.version(_READER)
-    same, caveat = then == now, f"; or {_READER} {then} writes it otherwise than {now}, which is installed, reads it"
-    outcome = Outcome.REFUTED if same else Outcome.INCONCLUSIVE
     try:
-        for name, text in changed_entries(path, report, output, digest):
-            reason = text if same else text + caveat
-            found.verdicts.append(Verdict(subject=name, outcome=outcome, reason=reason))
+        adapter = facts_of(report).adapter
+        same = adapter or then == now  # the settings of an adapter are written by privctl itself
+        caveat = "" if same else f"; or {_READER} {then} writes it otherwise than {now}, which is installed, reads it"
+        outcome = Outcome.REFUTED if same else Outcome.INCONCLUSIVE
+        for name, text in (changed_settings if adapter else changed_entries)(path, report, output, digest):
+            found.verdicts.append(Verdict(subject=name, outcome=outcome, reason=text + caveat))
     except UncheckableError as fault:
         found.omissions.append(Omission(what="configuration, not compared", reason=str(fault)))
 
@@ -277,7 +279,10 @@ class _Bounds:
         else:
             lower, upper = self.presence.noticed(everything)
             least = f"less than {lower:.3g} or " if lower > 0 else ""
-            yield f"noise of {least}more than {upper:.3g} times what is reported would be noticed"
+            yield (
+                f"noise of {least}more than {upper:.3g} times what is reported would be noticed, but not settings that "
+                "together give the same noise, such as twice the noise multiplier with half the clip norm"
+            )
         if self.presence.visible(everything):
             needed = self.presence.needed(everything.elements)
             yield (

@@ -25,7 +25,7 @@ from verify.weights.settings import UncheckableError, facts_of
 from verify.weights.start import Digest, built, unbuilt
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
-_START = "start-"
+_START, _BEGUN = "start-", "the model that the training began with"
 _WORDS = frozenset({"start-tokenizer.json", "start-tokenizer_config.json", "start-vocab.json", "start-vocab.txt"})
 #: Entries that transformers writes into every configuration that it saves, and what they may hold.
 _NOTES = {
@@ -52,9 +52,7 @@ def changed_entries(path: Path, report: PrivacyReport, output: Path, digest: Dig
     UncheckableError if a configuration of the start is missing, or if one cannot be read.
     """
     parameters = facts_of(report)
-    if parameters.adapter:
-        return  # its configuration is that of peft, whose base is compared with the recorded one
-    place = _begun_with(path, report, _CONFIG, digest)
+    place = begun_with(path, report, _CONFIG, digest)
     if place is None:
         raise UncheckableError(f"the {_CONFIG} of the model that the training began with is not at hand, or not named")
     before, after = (_network(folder, output, parameters.task) for folder in (place.parent, output.parent))
@@ -63,28 +61,34 @@ def changed_entries(path: Path, report: PrivacyReport, output: Path, digest: Dig
         changes |= _OF_VOCABULARY
     beside = [_CONFIG, *([_GENERATION] if (output.parent / _GENERATION).is_file() else [])]
     for name in beside:
-        released = _read(output.parent / name)
+        released = read_settings(output.parent / name)
         if name == _CONFIG:
             first, now = _entries(before.config), _entries(after.config)
         else:
-            first, now = _written_generation(before, path, report, place, digest), dict(_flat(released, ""))
-        yield from ((name, text) for text in _differences(first, now, changes))
+            first, now = _written_generation(before, path, report, place, digest), dict(flat(released))
+        yield from ((name, text) for text in differences(first, now, changes))
         yield from ((name, text) for text in _odd_notes(released, type(after).__name__, output))
 
 
-def _begun_with(path: Path, report: PrivacyReport, name: str, digest: Digest) -> Path | None:
+def begun_with(path: Path, report: PrivacyReport, name: str, digest: Digest) -> Path | None:
     """The file ``name`` that the training began with; None if it is not at hand as recorded, or not named."""
     begun = next((artifact for artifact in report.inputs if artifact.role == _START + name), None)
     place = None if begun is None else located(path, begun.path)
     return place if begun and place and os.path.isfile(place) and _is_same(place, begun, digest) else None
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], changes: frozenset[str]) -> Iterator[str]:
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], changes: frozenset[str], of: str = _BEGUN
+) -> Iterator[str]:
+    """Yields a sentence for each entry that is one thing ``before``, in ``of``, and another ``after``.
+
+    Entries whose first or last name is in ``changes`` are not compared.
+    """
     for entry in sorted(before.keys() | after.keys()):
         own = entry.rpartition(".")[2] not in changes and entry.split(".")[0] not in changes
         if own and before.get(entry) != after.get(entry):
             was, now = (_value(entries.get(entry)) for entries in (before, after))
-            yield f"its entry {shown(entry)} {now}, where in the model that the training began with it {was}"
+            yield f"its entry {shown(entry)} {now}, where in {of} it {was}"
 
 
 def _odd_notes(data: Mapping[str, Any], network: str, output: Path) -> Iterator[str]:
@@ -116,7 +120,7 @@ def _network(folder: Path, output: Path, task: str) -> Any:
 
 def _entries(config: Any) -> Mapping[str, Any]:
     """The entries of a configuration; those of nested configurations have names with dots."""
-    return dict(_flat(json.loads(json.dumps(config.to_dict(), default=str)), ""))
+    return dict(flat(json.loads(json.dumps(config.to_dict(), default=str))))
 
 
 def _written_generation(
@@ -127,7 +131,7 @@ def _written_generation(
     They are those of the file that the training began with. Without one they follow from its config.json at ``place``,
     in one way if its weights were read and in another if they were drawn. Raises UncheckableError if the file is gone.
     """
-    given = _begun_with(path, report, _GENERATION, digest)
+    given = begun_with(path, report, _GENERATION, digest)
     if given is None and any(artifact.role == _START + _GENERATION for artifact in report.inputs):
         raise UncheckableError(f"the {_GENERATION} of the model that the training began with is not at hand")
     stated = getattr(network, "generation_config", None)
@@ -138,17 +142,19 @@ def _written_generation(
             model = {"config_file_name": place.name, "_from_model_config": True}
             stated = type(stated).from_pretrained(place.parent, local_files_only=True, **model)
         written = {} if stated is None else json.loads(stated.to_json_string(keys_to_pop=["compile_config"]))
-    return dict(_flat(written, ""))
+    return dict(flat(written))
 
 
-def _read(place: Path) -> Mapping[str, Any]:
+def read_settings(place: Path) -> Mapping[str, Any]:
+    """The JSON object in the file at ``place``; raises UncheckableError if there is none."""
     with unbuilt(f"{place} cannot be read"):
         return read_object(place)
 
 
-def _flat(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The entries that are set; those of an object in it have names with dots."""
     for name, value in data.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", value

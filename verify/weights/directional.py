@@ -143,13 +143,16 @@ def noise_sentence(numbers: Numbers, facts: TrainingFacts) -> str:
     ratio = float((numbers.released**2).mean()) / stddev**2
     sentence = (
         f"{counted(count, 'released number')} lie on the grid of the noise reported, and their mean square is "
-        f"{ratio:.4g} of the noise's"
+        f"{ratio:.4g} of the noise's, whose size is the noise multiplier times the clip norm: others with the same "
+        "product are not noticed here"
     )
     # With the same sums and a fraction s of the noise's variance, the mean square would be ratio - 1 + s.
     floor = chi_square_quantiles(LEVEL / 2, count)[0] / count
     if floor - (ratio - 1) <= 0:
-        return f"{sentence}: by its size alone no lack of noise could be seen beside the sums of the batches"
-    return f"{sentence}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
+        return f"{sentence}; by its size alone no lack of noise could be seen beside the sums of the batches"
+    return (
+        f"{sentence}; noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of this size would be noticed"
+    )
 
 
 def replay(

@@ -216,10 +216,12 @@ def _why_weak_attacks(asked: AskedAudit) -> str:
 
 def _why_harder(stated: AuditParameters) -> str:
     """Why extraction was made harder than by default: a longer suffix, or a shorter prefix; empty if it was not."""
-    settings = stated.extraction or {}
+    if stated.extraction is None:
+        return ""
+    settings = stated.extraction
     prefix, suffix = settings.get("prefix_tokens"), settings.get("suffix_tokens")
     if not isinstance(suffix, int) or not isinstance(prefix, int):
-        return ""
+        return "it does not say how many tokens of a text it gave, and how many had to be reproduced"
     if suffix > _MOST_SUFFIX:
         return f"it required {suffix} tokens to be reproduced, where {_MOST_SUFFIX} count as extracted"
     if prefix < suffix and not str(settings.get("texts", "")).startswith("source"):

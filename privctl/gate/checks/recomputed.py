@@ -20,10 +20,11 @@ from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError
 from privctl.storage.digest import NamedFiles
 from verify.audits import consistency as audit_consistency
-from verify.audits.asked import request_mismatches, unanswered_claims
+from verify.audits.asked import unanswered_claims
 from verify.audits.canaries.conditions import check_named
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
+from verify.audits.kept_request import request_mismatches
 from verify.audits.split.drawn import check_split, check_unseen
 
 RULE = "recomputed"

@@ -30,6 +30,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         signers = [
             signer(Path(name), read_bounded(Path(name), LARGEST, CommandError)) for name in policy.require_signer
         ]
+    except InputError as fault:  # a policy that names no public key is malformed
+        raise CommandError(str(fault)) from None
     except ImportError as missing:
         yield Finding(
             rule=RULE,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from audits import ATTACKS, THOROUGH
-from audits.asked import ASKED
+from audits.asked import ASKED, SETTINGS
 from audits.split.findings import NO_BOUNDS
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -14,11 +15,12 @@ from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
 from tests.audits.split.test_split import judged
 from tests.gate.made import PROVED, making, weights
-from verify.audits import asked
+from verify.audits import asked, kept_request
 from verify.audits.asked import unanswered_claims
 from verify.audits.consistency import faults
 from verify.audits.evidence import check_evidence
 from verify.audits.terms import METHODS
+from verify.run import read, verify
 
 
 def without_attack(report: PrivacyReport, name: str) -> PrivacyReport:
@@ -76,10 +78,35 @@ def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Pa
     found = list(faults(plain))
     assert found
     assert all("and such an audit" in fault for fault in found)
-    assert of_ranks(audited, plain) == ["what it says that it was asked is not what the ranks that it kept say"]
+    assert of_ranks(audited, plain) == [
+        *(f"its parameter {name} is not what the ranks that it kept say" for name in of_split),
+        "what it says that it was asked is not what the ranks that it kept say",
+    ]
     for forged in ({**report.parameters["asked"], "claims": []}, {}):
         changed = replace(report, parameters={**report.parameters, "asked": forged})
         assert of_ranks(audited, changed) == ["what it says that it was asked is not what the ranks that it kept say"]
+
+
+def test_every_setting_is_the_one_that_the_ranks_record(audited: Path) -> None:
+    """Such as a device or a number format, which nothing that was measured shows."""
+    report = read_report(audited)
+    names = [name for name in report.parameters if name != "asked"]
+    assert len(names) > 8
+    for name in names:
+        others = {other: value for other, value in report.parameters.items() if other != name}
+        for parameters in (others, {**others, name: "another"}, {**others, name: {"within": 1}}):
+            found = of_ranks(audited, replace(report, parameters=parameters))
+            assert any(reason.startswith(f"its parameter {name}") for reason in found), name
+    more = replace(report, parameters={**report.parameters, "bits": 4})
+    assert of_ranks(audited, more) == ["its parameter bits is not what the ranks that it kept say"]
+
+
+def test_verify_names_settings_only_where_no_ranks_record_them(audited: Path, tmp_path: Path) -> None:
+    alone = tmp_path / audited.name
+    shutil.copy(audited, alone)
+    for place, named in ((audited, False), (alone, True)):
+        (line,) = [each.reason for each in verify(place, read(place)).omissions if each.what == "bookkeeping"]
+        assert ("dtype" in line, "device" in line) == (named, named)
 
 
 def test_every_claim_of_the_models_own_report_is_judged(tmp_path: Path, audited: Path) -> None:
@@ -96,4 +123,4 @@ def test_every_claim_of_the_models_own_report_is_judged(tmp_path: Path, audited:
 def test_verify_and_audit_have_the_same_list_of_attacks() -> None:
     assert (ATTACKS.keys(), THOROUGH.keys()) == (asked.USUAL, asked.THOROUGH)
     assert asked.NO_BOUNDS == NO_BOUNDS
-    assert asked.KEY == ASKED
+    assert (kept_request.KEY, kept_request.SETTINGS) == (ASKED, SETTINGS)

@@ -25,7 +25,7 @@ Report = dict[str, Any]
 #: Numbers that nothing at hand gives, by the end of their names: of scores that are kept as ranks alone, and of what
 #: was not measured.
 CHANGED = (
-    "threshold", "without_memorization", "needed",
+    "threshold", "needed",
     "noise multiplier.*(confidence|canaries)", "median bits, .*confidence",
     "rate on text in .*(confidence)",  # where there is no text in so many documents
     "mu.*delta", ", loss.*delta", ": epsilon.*delta",  # of bounds at 0

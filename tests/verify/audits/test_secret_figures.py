@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_a_rate_that_was_changed(number: int, changed: dict[str, float]) -> None
         changed = dict.fromkeys(changed, 0.5)
     found = of(*RATES[:number], replace(item, **changed), *RATES[number + 1 :])  # type: ignore[arg-type]
     assert any(fault.startswith(f"{item.method}, {item.quantity}: ") for fault in found)
+
+
+@pytest.mark.parametrize("number", range(len(RATES)))
+@pytest.mark.parametrize("bound", [Bound.LOWER, Bound.UPPER, Bound.NONE])
+def test_a_rate_of_which_one_end_would_not_be_shown(number: int, bound: Bound) -> None:
+    item = RATES[number]
+    found = of(*RATES[:number], replace(item, bound=bound), *RATES[number + 1 :])
+    assert found == [f"{item.method}, {item.quantity}: it is no rate of secrets as audits state them"]
+
+
+@pytest.mark.parametrize("skipped", [-1.0, 0.5])
+def test_secrets_that_were_skipped_are_counted(skipped: float) -> None:
+    item = replace(RATES[3], details={**RATES[3].details, "skipped": skipped})
+    (fault,) = of(*RATES[:3], item, *RATES[4:])
+    assert fault.endswith(f"it says that it skipped {skipped:g} secrets")
+
+
+@pytest.mark.parametrize("changed", [{"lower": 0.0}, {"upper": 0.01}, {"bound": Bound.UPPER}])
+def test_a_test_of_a_plan_has_no_interval(changed: dict[str, Any]) -> None:
+    (fault,) = of(replace(plan(50), **changed))
+    assert fault.endswith("its counts are none that can be")
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,7 @@ def test_a_leak_cannot_be_hidden(quantity: str, change: dict[str, float], word: 
         ("area by loss over that", {"quantity": "area by loss"}, "no audit measures anything of that name"),
         ("area without the model", {"estimate": None, "reason": "few"}, "20 records or more"),
         ("mean bits beyond, against held-out secrets, by loss", {"interval": "Fisher's method"}, "no audit makes"),
+        ("mean bits beyond, against held-out secrets, by loss", {"upper": 0.1}, "no audit makes"),
         ("mean bits beyond, against held-out secrets, by loss", {"estimate": None}, "its estimate, its p-value"),
     ],
 )

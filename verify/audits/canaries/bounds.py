@@ -26,6 +26,8 @@ _RELATIVE, _LEAST = 1e-6, 1e-6
 #: The most canaries for which a bound is recomputed.
 _MOST = 200_000
 _NORMAL = NormalDist()
+#: The bound on one record that one on a group of canaries gives, by its entry.
+_OF_ONE = "epsilon_of_one_record_at_delta_0"
 _SUBJECT = "): the mechanism stated in "
 #: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
@@ -47,15 +49,25 @@ def wrong_bound(item: Evidence) -> str:
     gaussian = item.method == MAHLOUJIFAR
     rejected = _gaussian_rejected if gaussian else _either_rejected if item.method == BOUND else _steinke_rejected
     delta = item.details.get("delta", 0.0)
-    value, step = float(item.lower), max(_LEAST, _RELATIVE * abs(item.lower))
+
+    def is_largest(value: float, at: float) -> bool:
+        step = max(_LEAST, _RELATIVE * abs(value))
+        above = any(rejected(counts, value + step, at, share) for counts in sets)
+        return not above and (value <= step or any(rejected(counts, value - step, at, share) for counts in sets))
+
+    value, found = float(item.lower), ", ".join(f"{right} of {made}" for _, made, right in sets)
     if not 0 <= value < 100:
         return f"it is {value:g}, which no canaries can show"
-    above = any(rejected(counts, value + step, delta, share) for counts in sets)
-    below = value <= step or any(rejected(counts, value - step, delta, share) for counts in sets)
-    if below and not above:
+    if not is_largest(value, delta):
+        return f"a bound of {value:.6g} is not what {found} right guesses on {sets[0][0]} canaries give"
+    copies = item.details.get("copies", 1)
+    if item.method != BOUND or copies == 1:
         return ""
-    found = ", ".join(f"{right} of {made}" for _, made, right in sets)
-    return f"a bound of {value:.6g} is not what {found} right guesses on {sets[0][0]} canaries give"
+    if (one := item.details.get(_OF_ONE)) is None:
+        return f"it is of groups of {copies:g}, and lacks {_OF_ONE}"
+    if not 0 <= one * copies < 100 or not is_largest(one * copies, 0.0):
+        return f"its {_OF_ONE} is {one:.6g}, which {found} right guesses on groups of {copies:g} do not give"
+    return ""
 
 
 def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -22,6 +22,8 @@ _BY_COPIES = re.compile("included, (1 copy|[0-9]+ copies)|left out")
 _INTERVAL, _FISHER = "Clopper-Pearson", "Fisher's test with Brown's correction"
 _BY_RANK = "Clopper-Pearson, by rank; at most the bits of all secrets"
 _CLOSE = 1e-6
+#: The mean exposure of a secret that the model does not know, in bits: exposures are then exponential.
+_EXPECTED = 1 / math.log(2)
 
 
 def planted_faults(report: PrivacyReport) -> Iterator[str]:
@@ -71,6 +73,8 @@ def _rate(item: Evidence) -> str:
         return "it has limits if and only if it counts canaries"
     if sum(item.details[name] for name in ("disclosed", "undecided", "safe")) != counted:
         return f"its canaries are not {counted} in all"
+    if item.details.get("chance", 0.0) != 0.0:
+        return f"its chance is {item.details['chance']:g}, and no chance writes a secret greedily"
     return ""
 
 
@@ -78,6 +82,16 @@ def _is_named(item: Evidence, begins: str) -> bool:
     """Whether the quantity begins with ``begins``, and goes on as audits have it."""
     rest = _TESTED if begins == MEAN else _BY_COPIES
     return item.quantity.startswith(begins) and rest.fullmatch(item.quantity.removeprefix(begins)) is not None
+
+
+def _mean_fault(count: int, details: Mapping[str, float]) -> str:
+    """What is wrong with what a mean exposure of ``count`` canaries is compared with."""
+    if not min(1, count) * (1 - _CLOSE) <= details["effective"] <= count * (1 + _CLOSE):
+        return f"{count} canaries cannot tell as much as {details['effective']:.6g}"
+    if not math.isclose(details["without_memorization"], _EXPECTED, rel_tol=_CLOSE):
+        stated = details["without_memorization"]
+        return f"without memorization it says {stated:.6g} bits, and the mean of unknown secrets is {_EXPECTED:.6g}"
+    return ""
 
 
 def _exposure(item: Evidence) -> str:
@@ -88,16 +102,16 @@ def _exposure(item: Evidence) -> str:
         return f"no audit tests an exposure by {item.interval!r}"
     count, details = item.samples["canaries"], item.details
     if mean:
-        needed = {"p_value", "level", "detected", "effective"}
+        needed = {"p_value", "level", "detected", "effective", "without_memorization"}
     else:
         needed = {"mean", "max", "p_value_of_max", "ceiling"} if count else set()
     if missing := needed - details.keys():
         return f"its {min(missing)} is missing"
     if (item.estimate is None) is (count > 0):
         return "it has an estimate if and only if it counts canaries"
-    if mean and not min(1, count) * (1 - _CLOSE) <= details["effective"] <= count * (1 + _CLOSE):
-        return f"{count} canaries cannot tell as much as {details['effective']:.6g}"
-    if mean or item.estimate is None:
+    if mean:
+        return _mean_fault(count, details)
+    if item.estimate is None:
         return ""
     highest = details["max"]
     if max(item.estimate, details["mean"]) > highest + _CLOSE or highest > details["ceiling"] + _CLOSE:

@@ -55,7 +55,8 @@ def faults(evidence: Sequence[Evidence]) -> Iterator[str]:
 def _trace(item: Evidence) -> str:
     named = _TESTED.fullmatch(item.quantity)
     test = None if named is None else _TESTS.get((named["measure"], named["control"]))
-    if test is None or item.interval != test or item.bound is not Bound.NONE:
+    ends = item.bound, item.lower, item.upper
+    if test is None or item.interval != test or ends != (Bound.NONE, None, None):
         return "no audit makes such a test of secrets"
     if missing := sorted({"p_value", "level", "detected"} - item.details.keys()):
         return f"its {missing[0]} is missing"

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from privctl.domain.evidence import Evidence
+from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.secrets import comparisons
 from verify.laws.counts import is_limit
@@ -46,8 +46,11 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 def _rate(item: Evidence) -> str:
     """What is wrong with a rate and its interval (Clopper and Pearson 1934)."""
     total, limits = item.samples.get("secrets", 0), (item.lower, item.estimate, item.upper)
-    if item.interval != _INTERVAL or not 0 <= total <= _MOST:
+    if item.interval != _INTERVAL or item.bound is not Bound.TWO_SIDED or not 0 <= total <= _MOST:
         return "it is no rate of secrets as audits state them"
+    skipped = item.details.get("skipped", 0.0)
+    if not (skipped >= 0 and skipped == int(skipped)):
+        return f"it says that it skipped {skipped:g} secrets"
     if not total:
         return "" if limits == (None, None, None) else "it counts no secret, and has a rate"
     if None in limits:
@@ -80,6 +83,7 @@ def _bounds(item: Evidence) -> str:
     told, allowed, level = details["told"], details["allowed_on_average"], details["level"]
     if (
         item.interval != _MARKOV
+        or (item.bound, item.lower, item.upper) != (Bound.NONE, None, None)
         or not 0 <= told <= secrets
         or not 0 <= allowed <= secrets * (1 + _CLOSE)
         or not secrets

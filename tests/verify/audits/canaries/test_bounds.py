@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,23 @@ def test_only_the_audit_s_own_bound_stands(count: int, mu: float) -> None:
         assert "none that can be" in wrong_bound(replace(item, details={**fewer, "correct 1": -1}))
         if item.lower > 0:
             assert wrong_bound(replace(item, confidence=item.confidence - 0.02)), "another share of the confidence"
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_what_a_bound_on_a_group_says_of_one_record(delta: float) -> None:
+    """At delta 0, adding a group of four costs at most four times as much as adding one record."""
+    sets = register([4] * 200)
+    coins = np.random.default_rng(0).random(200) < 0.5
+    scores = coins * 2.0 + np.random.default_rng(1).normal(size=200)
+    item = bounds_of(sets, scores, np.ones(200, np.bool_), coins, delta, 0.05)[0]
+    one = item.details["epsilon_of_one_record_at_delta_0"]
+    assert one > 0
+    assert wrong_bound(item) == ""
+    for other in (0.0, 0.99 * one, 1.01 * one, -one, math.inf):
+        changed = replace(item, details={**item.details, "epsilon_of_one_record_at_delta_0": other})
+        assert wrong_bound(changed).startswith("its epsilon_of_one_record_at_delta_0 is")
+    without = {name: value for name, value in item.details.items() if not name.startswith("epsilon_of_one")}
+    assert wrong_bound(replace(item, details=without)).startswith("it is of groups of 4, and lacks")
 
 
 def test_a_report_from_before_there_were_several_sets() -> None:

@@ -184,3 +184,26 @@ def test_limits_of_an_extrapolated_exposure_follow_from_ranks(audited: tuple[Pat
         replace(item, interval="percentile bootstrap of a fitted skew normal law"),
     ):
         assert [*faults(replace(report, evidence=(*report.evidence, forged)))]
+
+
+@pytest.mark.parametrize(
+    ("begins", "name", "value", "word"),
+    [
+        ("mean bits, included", "without_memorization", 100.0, "without memorization it says 100 bits, and the mean"),
+        ("mean bits, included", "without_memorization", None, "its without_memorization is missing"),
+        ("disclosed, included, 4 copies", "chance", 1.0, "its chance is 1, and no chance writes a secret"),
+    ],
+)
+def test_what_is_put_down_to_chance_is_noticed(
+    audited: tuple[Path, PrivacyReport], begins: str, name: str, value: float | None, word: str
+) -> None:
+    """With such an entry, or without it, no page and no summary shows what the model remembers."""
+    report = audited[1]
+    index = next(i for i, item in enumerate(report.evidence) if item.quantity == begins)
+    item = report.evidence[index]
+    details = {entry: number for entry, number in item.details.items() if entry != name}
+    details |= {} if value is None else {name: value}
+    changed = (*report.evidence[:index], replace(item, details=details), *report.evidence[index + 1 :])
+    assert list(faults(report)) == []
+    (fault,) = faults(replace(report, evidence=changed))
+    assert fault.startswith(f"{item.method}, {begins}: {word}")

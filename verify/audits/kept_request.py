@@ -1,0 +1,84 @@
+"""Whether an audit's report states the request and the settings that the ranks kept beside it record.
+
+Does not import numpy, like ``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputError
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.reports.codec import decode_value, encode_value
+from privctl.reports.parameters import parameters_as
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify.audits import parts_not_run
+from verify.files.places import located
+
+#: The keys of the request and of the other parameters in the header of the ranks; older audits lack the second.
+KEY, SETTINGS = "privctl.asked", "privctl.settings"
+_NOTHING = object()
+
+
+def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
+    """Yields a sentence if the ranks that the audit kept, if present, record another request or none.
+
+    Also yields one for each other parameter of the report that is not what they record.
+    """
+    for place in _ranks(path, report, files):
+        try:
+            with SafetensorsFile(place) as file:
+                text, settings = (file.metadata.get(key) for key in (KEY, SETTINGS))
+                yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
+            if settings is not None:
+                yield from _other_settings(report, parse_json(settings, str(place)))
+            kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
+            if parameters_as(AuditParameters, report).asked != kept:
+                yield "what it says that it was asked is not what the ranks that it kept say"
+        except InputError:
+            continue  # unreadable ranks are reported by another check
+
+
+def keeps_settings(path: Path, report: PrivacyReport, files: NamedFiles) -> bool:
+    """Whether ranks that the audit kept are present and record all parameters of its report."""
+    for place in _ranks(path, report, files):
+        with suppress(InputError), SafetensorsFile(place) as file:
+            return SETTINGS in file.metadata
+    return False
+
+
+def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Path]:
+    """The files of ranks that the audit's report at ``path`` names, if present and as recorded."""
+    for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
+        place = located(path, named.path)
+        with suppress(InputError):  # unreadable ranks are reported by another check
+            if os.path.isfile(place) and files.digest(place) == named.digest:
+                yield place
+
+
+def _other_settings(report: PrivacyReport, kept: Any) -> Iterator[str]:
+    """Yields a sentence for each parameter but the request that is not what the ranks say, ``kept``."""
+    stated = {**report.parameters}
+    stated.pop("asked", None)
+    now, then = (
+        {".".join(place): value for place, value in _leaves(entries)} for entries in (encode_value(stated), kept)
+    )
+    for name in sorted(now.keys() | then.keys()):
+        if now.get(name, _NOTHING) != then.get(name, _NOTHING):
+            yield f"its parameter {name} is not what the ranks that it kept say"
+
+
+def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, value) of everything in objects within objects that is not an object with entries."""
+    if not isinstance(value, dict) or not value:
+        yield place, value
+        return
+    for name, inner in value.items():
+        yield from _leaves(inner, (*place, name))
