@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.domain.progress import Advance
+from privctl.domain.progress import Advance, Notify
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
 from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource
 from privctl.train.methods.ferret.groups import Groups, trainable
+from privctl.train.methods.ferret.lost import Spans, after_lost, newly_lost, require_published_left
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
 from privctl.train.network.tensors import load_tensors, named_tensors, require_finite
@@ -36,7 +37,7 @@ class FinishedFerret:
 
     finished: FinishedRun
     amounts: Tensor
-    lost: tuple[tuple[int, ...], ...]
+    lost: Spans
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,21 +64,23 @@ class FerretTrainer:
     first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
     watch: Watch = field(default_factory=Unwatched)
+    notify: Notify = lambda _: None
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     _amounts: list[Tensor] = field(default_factory=list, init=False)
-    _lost: tuple[tuple[int, ...], ...] = field(default=(), init=False)
+    _lost: Spans = field(default=(), init=False)
 
     def run(
         self,
         start: SavedState | None = None,
         stop: Callable[[], bool] = lambda: False,
-        lost: tuple[tuple[int, ...], ...] = (),
+        lost: Spans = (),
     ) -> FinishedFerret:
         """Make all steps except those in ``lost``.
 
         ``stop`` is called after each step that publishes; if it returns True in any process, the state is saved and
-        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch.
+        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch, or if every step
+        that publishes was lost.
         """
         before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
@@ -86,7 +89,7 @@ class FerretTrainer:
         # The first step is saved at once, as in ``loop``.
         last_save = self.clock() if start is not None or self.folder is None else -math.inf
         while place < self.rule.steps:
-            beyond = self._after_lost(place)
+            beyond = after_lost(place, self._lost)
             if beyond > place:
                 self.advance(beyond - place)
                 place = beyond
@@ -140,13 +143,6 @@ class FerretTrainer:
     def _epochs(self, steps: int) -> int:
         return whole_epochs(steps, self.epoch_steps, self.epoch_rate)
 
-    def _after_lost(self, place: int) -> int:
-        """The first step from ``place`` on that is not lost."""
-        for begin, end in self._lost:
-            if begin <= place < end:
-                return end
-        return place
-
     def _entry(self, step: int) -> dict[str, float]:
         """The finite metrics of one epoch. Raises InputError for weights that are not finite."""
         require_finite(self.network, step)
@@ -189,8 +185,9 @@ class FerretTrainer:
                 raise InputError("the saved state is of another run; resume with the settings it began with") from None
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
                 self.source.statistics = DerivativeStats.restored(tensors)
-        if self.once and start.steps_begun > start.updates:
-            self._lost += ((start.updates, start.steps_begun),)
+        if self.once:
+            self._lost += (newly := newly_lost(start))
+            require_published_left(self.masks, self._lost, newly, self.notify)
         return start.updates, list(start.history)
 
 
