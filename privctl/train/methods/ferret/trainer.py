@@ -6,7 +6,6 @@ cannot deviate from its run.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from privctl.train.network.tensors import load_tensors, named_tensors, require_f
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.loop import FinishedRun, finite_of
-from privctl.train.steps.saved_state import SavedState, interruption
+from privctl.train.steps.saved_state import SavedState, interruption, last_saved
 from privctl.train.steps.watch import Unwatched, Watch
 
 
@@ -86,8 +85,7 @@ class FerretTrainer:
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
-        # The first step is saved at once, as in ``loop``.
-        last_save = self.clock() if start is not None or self.folder is None else -math.inf
+        last_save = last_saved(start, self.folder, self.clock())
         while place < self.rule.steps:
             beyond = after_lost(place, self._lost)
             if beyond > place:
