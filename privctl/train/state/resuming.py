@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from privctl.data.recorded import data_digest
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, NoStepsLeftError
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.parallel import Workers
@@ -90,12 +90,12 @@ def _common_fingerprint(job: TrainingJob, workers: Workers) -> dict[str, Any]:
 def require_steps_left(start: SavedState | None, steps: int, notify: Notify) -> None:
     """Say which steps of a run of ``steps`` with noise were begun and not saved, as they are spent.
 
-    Raises InputError if they are all of them, as nothing would be trained.
+    Raises NoStepsLeftError if they are all of them, as nothing would be trained.
     """
     if start is None or start.steps_begun == start.updates:
         return
     if not start.updates and start.steps_begun >= steps:
-        raise InputError(
+        raise NoStepsLeftError(
             f"all {steps} steps of this run were begun before any was saved, so none is left to train with; start "
             "again with another --output, and account for what this run may have released"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import NoStepsLeftError
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.train.methods.ferret.masks import Masks
@@ -28,13 +28,13 @@ def after_lost(step: int, lost: Spans) -> int:
 def require_published_left(masks: Masks, lost: Spans, newly: Spans, notify: Notify) -> None:
     """Say how many steps that publish are in ``newly``, the last of the ranges ``lost``, as they are spent.
 
-    Raises InputError if every step that publishes is lost, as nothing would be trained.
+    Raises NoStepsLeftError if every step that publishes is lost, as nothing would be trained.
     """
     if not newly:
         return
     active, gone = masks.active_steps, _published(masks, lost)
     if gone == active:
-        raise InputError(
+        raise NoStepsLeftError(
             f"all {active} steps of this run that publish were begun and none of them was saved, so none is left to "
             "train with; start again with another --output, and account for what this run may have released"
         )

@@ -78,8 +78,8 @@ class FerretTrainer:
         """Make all steps except those in ``lost``.
 
         ``stop`` is called after each step that publishes; if it returns True in any process, the state is saved and
-        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch, or if every step
-        that publishes was lost.
+        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch,
+        NoStepsLeftError if every step that publishes was lost.
         """
         before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
