@@ -198,6 +198,8 @@ class RunFolder:
             raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
 
     def _save(self, saved: SavedState) -> None:
+        for log in (self._steps_begun, self._side_releases_begun):
+            log.sync()  # a state whose logs a power cut has shortened could not be resumed
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         files = [name, *(file for file in _KEPT if (self.path / file).is_file())]
