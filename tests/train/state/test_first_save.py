@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from privctl.randomness import NoiseSource
 from privctl.train.methods.ferret.publish import Responses
@@ -18,6 +17,9 @@ from privctl.train.steps.saved_state import SavedState
 from tests.train.methods.dp_zo import test_trainer as dp_zo
 from tests.train.methods.ferret import support as ferret
 from tests.train.steps import test_loop as dp_sgd
+
+if TYPE_CHECKING:
+    import torch
 
 STEPS, LOST = 4, 2
 

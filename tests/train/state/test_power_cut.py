@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
+
+if TYPE_CHECKING:
+    import pytest
 
 LOGS = ("begun", "measured")
 
