@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, NoStepsLeftError
 from privctl.domain.progress import Advance, Notify
+from privctl.domain.shown import counted
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
 from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource
 from privctl.train.methods.ferret.groups import Groups, trainable
-from privctl.train.methods.ferret.lost import Spans, after_lost, newly_lost, require_published_left
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
 from privctl.train.network.tensors import load_tensors, named_tensors, require_finite
@@ -28,6 +28,9 @@ from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.loop import FinishedRun, finite_of
 from privctl.train.steps.saved_state import SavedState, interruption, last_saved
 from privctl.train.steps.watch import Unwatched, Watch
+
+#: Ranges of steps (from, to).
+Spans = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class FerretTrainer:
         self._lost += lost
         last_save = last_saved(start, self.folder, self.clock())
         while place < self.rule.steps:
-            beyond = after_lost(place, self._lost)
+            beyond = _after_lost(place, self._lost)
             if beyond > place:
                 self.advance(beyond - place)
                 place = beyond
@@ -184,11 +187,49 @@ class FerretTrainer:
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
                 self.source.statistics = DerivativeStats.restored(tensors)
         if self.once:
-            self._lost += (newly := newly_lost(start))
-            require_published_left(self.masks, self._lost, newly, self.notify)
+            self._lost += (newly := _newly_lost(start))
+            _require_published_left(self.masks, self._lost, newly, self.notify)
         return start.updates, list(start.history)
 
 
 def _as_vector(parts: list[Tensor]) -> Tensor:
     """One vector, float64."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *parts])
+
+
+def _newly_lost(start: SavedState) -> Spans:
+    """The range of steps that was lost after the state ``start`` was saved, if any."""
+    return ((start.updates, start.steps_begun),) if start.steps_begun > start.updates else ()
+
+
+def _after_lost(step: int, lost: Spans) -> int:
+    """The first step from ``step`` on that is in none of the ranges ``lost``."""
+    for begin, end in lost:
+        if begin <= step < end:
+            return end
+    return step
+
+
+def _require_published_left(masks: Masks, lost: Spans, newly: Spans, notify: Notify) -> None:
+    """Say how many steps that publish are in ``newly``, the last of the ranges ``lost``, as they are spent.
+
+    Raises NoStepsLeftError if every step that publishes is lost, as nothing would be trained.
+    """
+    if not newly:
+        return
+    active, gone = masks.active_steps, _published(masks, lost)
+    if gone == active:
+        raise NoStepsLeftError(
+            f"all {active} steps of this run that publish were begun and none of them was saved, so none is left to "
+            "train with; start again with another --output, and account for what this run may have released"
+        )
+    begun = counted(_published(masks, newly), "step that publishes was", "steps that publish were")
+    notify(
+        f"{begun} begun and not saved: the guarantee counts them, and they are not made again, which leaves "
+        f"{active - gone} of {active}"
+    )
+
+
+def _published(masks: Masks, spans: Spans) -> int:
+    """How many of the steps in ``spans`` publish."""
+    return sum(bool(masks.fired(step)) for begin, end in spans for step in range(begin, end))
