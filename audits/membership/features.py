@@ -84,10 +84,6 @@ class RecordFeatures:
         ]
         return sparse.csr_array(sparse.hstack(blocks).astype(np.float32))
 
-    def whole(self) -> sparse.csr_array:
-        """All of them, [records, features]."""
-        return self[np.arange(len(self._others))]
-
 
 def record_features(records: Sequence[Record], count: Callable[[Sequence[str]], Ngrams] = Ngrams) -> RecordFeatures:
     """Features of the records themselves: text, or a coarse image or sound, and label.

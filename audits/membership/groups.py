@@ -19,6 +19,7 @@ from scipy import sparse
 
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.features import record_features
+from audits.membership.group_features import GroupFeatures
 from audits.scores.table import FIELDS, Skip
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from privctl.data.columns import Columns
@@ -241,9 +242,6 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         listed[group].append(record)
     records = [_joined_record([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
-    features = sparse.hstack(
-        [mean @ record_features(candidates.records, candidates.ngrams).whole(), sparse.csr_array(_of_size(sizes))]
-    )
     return Candidates(
         table=replace(
             table,
@@ -258,22 +256,8 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         task=candidates.task,
         head=candidates.head,
         reference=None if candidates.reference is None else mean @ candidates.reference,
-        features=sparse.csr_array(features),
+        features=GroupFeatures(record_features(candidates.records, candidates.ngrams), index),
     )
-
-
-def _of_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Features of the ``sizes`` of groups for the baselines, [groups, 2]: the log size, and its squared deviation.
-
-    Scores of large groups are more extreme, so files whose groups differ only in the spread of sizes differ in scores.
-    The square has a larger weight than other features, as it is one column among many n-grams.
-    """
-    size = _unit(np.log(sizes))
-    return np.stack([size / 4, _unit(size**2)], axis=1)
-
-
-def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
 
 def _joined_record(records: Sequence[Record]) -> Record:

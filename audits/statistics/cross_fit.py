@@ -45,8 +45,9 @@ def cross_fitted(
 ) -> NDArray[np.float64]:
     """How member-like each record is according to the other folds, for each row of ``labels``, [rows, records].
 
-    ``features`` [records, columns] may be sparse, or compute the rows that it is indexed with. ``ridge`` is the penalty
-    on the squared coefficients per training record. ``progress`` counts the folds.
+    ``features`` [records, columns] may be sparse, or compute the rows that it is indexed with; with ``times(rows,
+    matrix)``, the product of rows with a matrix too. ``ridge`` is the penalty on the squared coefficients per training
+    record. ``progress`` counts the folds.
     """
     records, columns = len(fold), features.shape[1]
     judged_in = [np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)]
@@ -135,6 +136,8 @@ def _narrow_rows(features: Any) -> _Rows:
     random = np.random.default_rng(0)
     signs, place = random.choice([-1.0, 1.0], columns), random.integers(DIRECTIONS, size=columns)
     sketch = sparse.csr_array((signs, (np.arange(columns), place)), shape=(columns, DIRECTIONS))
+    if hasattr(features, "times"):
+        return lambda records: _dense(features.times(records, sketch))
     return lambda records: _dense(sparse.csr_array(features[records]) @ sketch)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,8 @@ MOST_STEPS = 10**9
 _UNIT = 2.0**-52
 #: Natural logarithm of a bound on the tilted mass outside the transform's window, which is added to the result.
 _LOG_OUTSIDE = -70.0
+#: exp(-_VANISHED / 2) is 0 as a float, with a margin for rounding.
+_VANISHED = 1520.0
 
 
 def log_delta(epsilon: float, loss: float, weight: float, steps: int) -> float:
@@ -126,10 +129,12 @@ def _masses(shares: tuple[float, float, float], steps: int) -> tuple[int, Reals,
     centre = round(steps * (plus - minus))
     low, high = max(-steps, centre - half_width), min(steps, centre + half_width)
     size = 1 << (high - low).bit_length()
-    frequency = np.arange(size // 2 + 1)
-    angle = 2 * math.pi / size * frequency
-    real, imaginary = zero + (plus + minus) * np.cos(angle), (plus - minus) * np.sin(angle)
-    lost = 4 * (zero * (plus + minus) * np.sin(angle / 2) ** 2 + plus * minus * np.sin(angle) ** 2)
+    cosine, sine, half_squared, squared = _turns(size)
+    lost = 4 * (zero * (plus + minus) * half_squared + plus * minus * squared)
+    # Elsewhere the transform is (1 - lost)^(steps / 2) < exp(-steps lost / 2), which is 0 as a float.
+    frequency = np.flatnonzero(steps * lost < _VANISHED)
+    lost = lost[frequency]
+    real, imaginary = zero + (plus + minus) * cosine[frequency], (plus - minus) * sine[frequency]
     with np.errstate(divide="ignore"):
         log_modulus = np.where(lost < 0.5, 0.5 * np.log1p(-np.minimum(lost, 0.5)), np.log(np.hypot(real, imaginary)))
     # Half turns are split off and counted exactly; otherwise their rounding errors would be multiplied by the steps.
@@ -137,8 +142,18 @@ def _masses(shares: tuple[float, float, float], steps: int) -> tuple[int, Reals,
     turn = np.where(flipped, np.arctan2(-imaginary, -real), np.arctan2(imaginary, real))
     phase = steps * turn - 2 * math.pi / size * (frequency * low % size) + math.pi * (steps % 2) * flipped
     modulus = np.exp(steps * log_modulus)
-    masses = np.fft.irfft(modulus * np.exp(-1j * phase), size)[: high - low + 1]
+    transform = np.zeros(size // 2 + 1, np.complex128)
+    transform[frequency] = modulus * np.exp(-1j * phase)
+    masses = np.fft.irfft(transform, size)[: high - low + 1]
     with np.errstate(invalid="ignore"):
         doubt = modulus * (4 + math.log2(size) + np.abs(steps * turn) - steps * log_modulus)
     error = 8 * _UNIT / size * float(np.nansum(doubt))
     return low, np.maximum(masses, 0) + error, half_width
+
+
+@lru_cache(maxsize=2)
+def _turns(size: int) -> tuple[Reals, Reals, Reals, Reals]:
+    """cos(x), sin(x), sin(x / 2)^2 and sin(x)^2 at the frequencies x = 2 pi k / ``size``, k = 0 ... ``size`` / 2."""
+    angle = 2 * math.pi / size * np.arange(size // 2 + 1)
+    sine = np.sin(angle)
+    return np.cos(angle), sine, np.sin(angle / 2) ** 2, sine**2

@@ -51,6 +51,10 @@ class DivergedError(InputError):
     """Training diverged: weights or losses are NaN or infinite."""
 
 
+class NoStepsLeftError(InputError):
+    """Every step of a run was begun and lost in kills, so nothing would be trained."""
+
+
 class RunInterruptedError(PrivctlError):
     """The run was stopped by a signal; the message says what was saved."""
 

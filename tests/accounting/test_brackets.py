@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import pytest
 
-from privctl.accounting.brackets import costly_root, falling_bracket, falling_root, threshold_bracket
+from privctl.accounting.brackets import costly_root, falling_bracket, falling_index, falling_root, threshold_bracket
 
 Finder = Callable[[Callable[[float], float]], float]
 FALLING: dict[str, Callable[[float], float]] = {
@@ -74,3 +75,25 @@ def test_halving_ends_between_neighbouring_floats() -> None:
 
 def test_ends_that_touch_already_are_returned_as_they_are() -> None:
     assert threshold_bracket(lambda _: pytest.fail("asked"), 1.0, 1.0 + 1e-9, within=1e-6) == (1.0, 1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("name", FALLING)
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1, 10**6), (36_998, 37_002), (0, 37_000), (37_000, 50_000), (4, 5), (-9, 9)]
+)
+def test_a_falling_index_is_that_of_halving(name: str, low: int, high: int) -> None:
+    """Also where it is an end, at which nothing is evaluated."""
+
+    def value(index: int) -> float:
+        assert low < index < high
+        asked.append(index)
+        return FALLING[name](max(index, 1) / 10_000)
+
+    asked: list[int] = []
+    found = falling_index(value, low, high)
+    calls = len(asked)
+    between = range(low + 1, high)
+    assert found == low + 1 + bisect_left(between, True, key=lambda index: value(index) <= 0)
+    # Halving takes 20 of a million.
+    smooth = name in ("straight", "infinite") and high == 10**6
+    assert calls <= (11 if smooth else 3 * (1 + math.log2(high - low)))

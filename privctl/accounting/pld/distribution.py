@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from privctl.accounting.brackets import falling_index
 from privctl.accounting.pld.pairs import Array
 
 
@@ -159,10 +159,9 @@ class LossDistribution:
                 return 0.0
         elif self.log_delta(0.0) <= target:
             return 0.0
-        between = range(low + 1, high)
-        if between:
-            step = bisect_left(between, True, key=lambda i: self.log_delta(self.start + self.interval * i) <= target)
-            low, high = low + step, low + step + 1
+        if high - low > 1:
+            high = falling_index(lambda i: self.log_delta(self.start + self.interval * i) - target, low, high)
+            low = high - 1
         if high == len(self.masses):
             return self.simple.epsilon(target)
         if low < 0:

@@ -22,6 +22,8 @@ _REST, _RESTS = 0.25, 20.0
 #: What long floats are trusted to: 256 times their unit roundoff on x86. With less, bounds would be tighter than
 #: ``verify``, whose errors are bounded by other means, can prove: at delta 1e-15, by 0.7 %.
 _LONG_ROUNDOFF = 2.0**-56
+#: The logarithm of a coefficient of a power that is treated as 0, which changes no mass by more than that.
+_VANISHED = -700.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +71,30 @@ def power(parts: list[StepSpectrum], size: int, *, long: bool = False) -> Compos
 def _power_of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     roundoff, zeros = _roundoff_and_zeros(parts, size)
     noise = 2 * roundoff * math.log2(size)
-    offset = 0
-    log_size, angle, safe_size, wobble = (zeros.copy() for _ in range(4))
+    offset, spectra = 0, []
+    kept = np.ones(len(zeros), np.bool_)
     for part in parts:
         # Rotating the array so that its mean comes first keeps phases small, and so the rounding errors of the power.
         centre = round(float(np.sum(part.masses * np.arange(len(part.masses)))))
         spectrum = np.fft.rfft(_rotate(part.masses, centre, size))
-        modulus = np.abs(spectrum)
-        with np.errstate(divide="ignore"):
-            log_size += part.count * np.log(modulus)
-        safe_size += part.count * np.log(modulus + noise)
-        wobble += part.count * (noise / (modulus + noise) + 4 * roundoff)
-        angle += part.count * np.angle(spectrum)
         offset += part.count * (part.first + centre)
-    masses = np.fft.irfft(np.exp(log_size) * (np.cos(angle) + 1j * np.sin(angle)), size)
-    margin = 2 * float(np.mean(np.exp(safe_size) * (wobble + noise))) + 4 * roundoff * float(masses.max())
+        modulus = np.abs(spectrum)
+        kept &= modulus + noise > math.exp(_VANISHED / part.count)
+        spectra.append((part.count, spectrum, modulus))
+    # After many steps a few coefficients are left. The others are 0: each is below exp(_VANISHED), error included.
+    log_size, angle, safe_size, wobble = (zeros[kept] for _ in range(4))
+    for count, spectrum, whole_modulus in spectra:
+        modulus = whole_modulus[kept]
+        with np.errstate(divide="ignore"):
+            log_size += count * np.log(modulus)
+        safe_size += count * np.log(modulus + noise)
+        wobble += count * (noise / (modulus + noise) + 4 * roundoff)
+        angle += count * np.angle(spectrum[kept])
+    powers = zeros.astype(spectra[0][1].dtype)
+    powers[kept] = np.exp(log_size) * (np.cos(angle) + 1j * np.sin(angle))
+    masses = np.fft.irfft(powers, size)
+    lost = float(np.sum(np.exp(safe_size) * (wobble + noise))) / len(zeros)
+    margin = 2 * lost + 4 * roundoff * float(masses.max()) + 2 * math.exp(_VANISHED)
     return ComposedMasses(np.maximum(masses, 0.0), offset, 0.0, margin)
 
 

@@ -139,7 +139,7 @@ class SearchFolder:
 
     @property
     def diverged(self) -> bool:
-        """Whether all finished runs diverged."""
+        """Whether all finished runs diverged or were lost."""
         return all(score is None for score in self._scores)
 
     def run(self, number: int) -> Path:
@@ -150,7 +150,7 @@ class SearchFolder:
         return place
 
     def record(self, number: int, score: float) -> None:
-        """Record the score of a finished run, infinite if it diverged, and delete the runs that lost."""
+        """Record the score of a finished run, infinite if it has no model, and delete the runs that lost."""
         assert number == self.done
         self._scores.append(score if math.isfinite(score) else None)
         self._write()

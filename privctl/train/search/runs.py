@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
-from privctl.domain.errors import DivergedError, InputError
+from privctl.domain.errors import DivergedError, InputError, NoStepsLeftError
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import ALONE
@@ -39,7 +39,7 @@ _SCORES = ("held_out_loss", "held_out_squared_error")
 def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, notify: Notify) -> PrivacyReport:
     """Make all runs that were drawn, or the remaining ones of a resumed search, and release the best.
 
-    Returns its report. Raises InputError if no run was drawn or all diverged, and whatever ``train`` raises, after
+    Returns its report. Raises InputError if no run was drawn or all lost, and whatever ``train`` raises, after
     which the search can be resumed.
     """
     candidates = candidates_of(searched_by(request))
@@ -82,6 +82,9 @@ def _make_and_release(
         except DivergedError as error:  # an outcome like any other, as the noisy weights show it
             notify(f"run {number + 1} loses: {error}")
             score = math.inf
+        except NoStepsLeftError:  # an outcome too: the run has no weights to show, and its steps are counted
+            notify(f"run {number + 1} loses: all of its steps were begun, and none was saved")
+            score = math.inf
         folder.record(number, score)
     if folder.best is None:
         folder.remove()
@@ -101,8 +104,9 @@ def _make_and_release(
                 "put that back from a copy: another search of these data counts beside this one"
             )
         raise InputError(
-            "every run of the search diverged, so there is no model, and the guarantee covers that outcome: another "
-            "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
+            "every run of the search diverged or was lost, so there is no model, and the guarantee covers that "
+            "outcome: another search of these data counts beside it; give settings that do not diverge, such as lower "
+            "learning rates"
         )
     folder.mark_release(read_report(report_path(best)))
     earlier = max(0, count_searches(request.output, folder.data) - 1)

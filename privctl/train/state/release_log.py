@@ -41,6 +41,11 @@ class ReleaseLog:
         line, self.head = self._chain.line(self.head, b"%020d" % begun)
         self._file.add(line)
         if time.monotonic() - self._synced > _SYNC_EVERY:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make durable what this process has logged."""
+        if self._file is not None:
             self._file.sync()
             self._synced = time.monotonic()
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from privctl.data.recorded import data_digest
-from privctl.domain.errors import InputError
+from privctl.domain.errors import CommandError, InputError, NoStepsLeftError
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes, writing
 from privctl.storage.turns import Claim
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.places import begun_mark, run_folder
+from privctl.train.preparation.places import begun_mark, require_places, run_folder
 from privctl.train.state.fingerprint import difference, files_beside, files_of, fingerprint_of
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
@@ -50,10 +51,11 @@ def open_folder(
         def opened() -> RunFolder:
             for weights in job.model.files:  # so that the fingerprint is that of the weights that were read
                 weights.require_unchanged()
-            folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
+            folder = _begin(job, path, begun) if resumed is None else resumed[0]
             if (claim_held := claimed() if claim is None else claim) is not None:
                 folder.keep(claim_held)
             for name, content in files.items():
+                _require_own(folder.path / name, content)
                 write_bytes(folder.path / name, content)
             if job.request.method.search(job.request) is not None:  # before its first step, so no run is made twice
                 write_bytes(begun_mark(job.request.output), b"")
@@ -66,6 +68,23 @@ def open_folder(
         if claim is not None:
             claim.close()
         raise
+
+
+def _begin(job: TrainingJob, path: Path, fingerprint: Mapping[str, Any]) -> RunFolder:
+    """The new folder of a run. Raises CommandError, without one, if another process has finished the same output."""
+    folder = RunFolder.begin(path, fingerprint)
+    try:
+        require_places(job.request.output, force=job.request.force)
+    except CommandError:
+        folder.remove()
+        raise
+    return folder
+
+
+def _require_own(place: Path, content: bytes) -> None:
+    """Raise InputError if the run's file ``place`` holds something else than was read from it before the claim."""
+    if place.is_file() and place.read_bytes() != content:
+        raise InputError(f"{place} is now that of another run, which began meanwhile; run the same command again")
 
 
 def _common_fingerprint(job: TrainingJob, workers: Workers) -> dict[str, Any]:
@@ -90,12 +109,12 @@ def _common_fingerprint(job: TrainingJob, workers: Workers) -> dict[str, Any]:
 def require_steps_left(start: SavedState | None, steps: int, notify: Notify) -> None:
     """Say which steps of a run of ``steps`` with noise were begun and not saved, as they are spent.
 
-    Raises InputError if they are all of them, as nothing would be trained.
+    Raises NoStepsLeftError if they are all of them, as nothing would be trained.
     """
     if start is None or start.steps_begun == start.updates:
         return
     if not start.updates and start.steps_begun >= steps:
-        raise InputError(
+        raise NoStepsLeftError(
             f"all {steps} steps of this run were begun before any was saved, so none is left to train with; start "
             "again with another --output, and account for what this run may have released"
         )

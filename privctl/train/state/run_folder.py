@@ -11,8 +11,8 @@ saved stay in the ledger, because they may have been released.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +36,16 @@ _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "settings.json", "begun", "measu
 _BATCH_KEY, _KEY_BYTES = "batches", 32
 #: Key for the digests of the state's files by name: its tensors, and those of ``_KEPT`` that exist.
 _DIGESTS, _KEPT = "digests", (_BATCH_KEY, SEED_FILE)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Let an error of the file system say that the run can be resumed once that is mended."""
+    try:
+        yield
+    except FileSystemError as fault:
+        problem = str(fault).rpartition("; ")[0] or fault
+        raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
 
 
 class RunFolder:
@@ -162,12 +172,14 @@ class RunFolder:
 
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""
-        self._steps_begun.mark(begun)
+        with _resumable():
+            self._steps_begun.mark(begun)
         self._steps = begun
 
     def mark_side_releases(self, begun: int) -> None:
         """Record that ``begun`` side releases have begun, before the last of them is computed."""
-        self._side_releases_begun.mark(begun)
+        with _resumable():
+            self._side_releases_begun.mark(begun)
         self._side_releases = begun
 
     def batch_key(self) -> bytes:
@@ -191,13 +203,12 @@ class RunFolder:
 
     def save(self, saved: SavedState) -> None:
         """Write the state. A kill at any moment, or a full disk, leaves the old state or this one."""
-        try:
+        with _resumable():
             self._save(saved)
-        except FileSystemError as fault:
-            problem = str(fault).rpartition("; ")[0] or fault
-            raise FileSystemError(f"{problem}; mend that, then continue with --resume and the same settings") from None
 
     def _save(self, saved: SavedState) -> None:
+        for log in (self._steps_begun, self._side_releases_begun):
+            log.sync()  # a state whose logs a power cut has shortened could not be resumed
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         files = [name, *(file for file in _KEPT if (self.path / file).is_file())]

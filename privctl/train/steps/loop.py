@@ -38,7 +38,7 @@ from privctl.train.steps.optimizers import optimizer_for
 from privctl.train.steps.precision import FullPrecision, Precision
 from privctl.train.steps.public_gradients import NOT_FINITE, PublicGradients, PublicRecords
 from privctl.train.steps.sampling import BatchSource
-from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption
+from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption, last_saved
 from privctl.train.steps.step_noise import kept_noise, restore_noise
 from privctl.train.steps.watch import Unwatched, Watch
 
@@ -173,8 +173,7 @@ class Trainer:
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
-        # The first step is saved at once, so that a disk without room for the state ends the run before more is spent.
-        last_save = self.clock() if start is not None or self.folder is None else -math.inf
+        last_save = last_saved(start, self.folder, self.clock())
         jointly = self.workers.jointly
         with (
             full_precision(self.device),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,15 @@ class StateKeeper(Protocol):
     def save(self, saved: SavedState) -> None:
         """Write the state atomically."""
         ...
+
+
+def last_saved(start: SavedState | None, folder: StateKeeper | None, now: float) -> float:
+    """When the state was last saved (seconds): ``now``, or -inf if it never was, so that the next step is saved.
+
+    A disk without room for the state then ends the run before more is spent, and one kill after another does not lose
+    everything.
+    """
+    return now if folder is None or (start is not None and start.tensors) else -math.inf
 
 
 def interruption(step: int, steps: int, folder: StateKeeper | None) -> RunInterruptedError:

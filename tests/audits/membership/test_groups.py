@@ -16,7 +16,7 @@ import pytest
 
 from audits import load_attack
 from audits.findings import Findings
-from audits.membership import groups
+from audits.membership import group_features, groups
 from audits.membership.attack import ScoreAttack, Settings
 from audits.membership.audit import MembershipAudit
 from audits.membership.baseline import GUARD, baseline
@@ -236,8 +236,8 @@ def test_users_of_other_sizes_are_doubted(monkeypatch: pytest.MonkeyPatch) -> No
     """By the spread of their sizes too, which the logarithm alone does not show."""
     seeds = range(6)
     assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) >= 5
-    of_both = groups._of_size
-    monkeypatch.setattr(groups, "_of_size", lambda sizes: of_both(sizes)[:, :1])
+    of_both = group_features._of_size
+    monkeypatch.setattr(group_features, "_of_size", lambda sizes: of_both(sizes)[:, :1])
     assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) <= 4
 
 

@@ -288,6 +288,23 @@ def test_a_full_disk_later_leaves_the_state_before_and_says_how_to_go_on(
     assert (found.updates, found.steps_begun) == (1, 2)
 
 
+@pytest.mark.parametrize("mark", [RunFolder.mark, RunFolder.mark_side_releases])
+def test_a_disk_that_is_full_as_a_step_begins_is_no_reason_for_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: Callable[[RunFolder, int], None]
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder, monkeypatch.context() as patched:
+        mark(folder, 1)
+        patched.setattr(os, "write", full)
+        with pytest.raises(FileSystemError, match="No space left on device; mend that, then continue with --resume"):
+            mark(folder, 2)
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert found.steps_begun + found.side_releases_begun == 1
+
+
 def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.mark(1)

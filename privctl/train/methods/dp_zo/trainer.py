@@ -5,7 +5,6 @@ A step draws a batch, compares losses along public directions, releases a few no
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from privctl.train.steps.epoch_stats import EpochStats
 from privctl.train.steps.gradient_noise import GradientNoise
 from privctl.train.steps.loop import FinishedRun, finite_of
 from privctl.train.steps.sampling import BatchSource
-from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption
+from privctl.train.steps.saved_state import SavedState, StateKeeper, interruption, last_saved
 from privctl.train.steps.watch import Unwatched, Watch
 
 _MODEL = "model."
@@ -69,8 +68,7 @@ class ZerothOrderTrainer:
                 load_tensors(self.network, saved)
             tally = EpochStats.restored(start.tensors if self.workers.is_main else {})
             self.moves = Moves.restored(start.tensors)
-        # The first step is saved at once, as in ``loop``.
-        last_save = self.clock() if start is not None or self.folder is None else -math.inf
+        last_save = last_saved(start, self.folder, self.clock())
         while begun < self.recipe.steps:
             if self.folder is not None and self.workers.is_main:
                 self.folder.mark(begun + 1)

@@ -107,6 +107,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         folder=folder,
         evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
         first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
+        notify=session.notify,
     )
     updates_made = start.updates if start else 0
     with (

@@ -6,7 +6,6 @@ cannot deviate from its run.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
-from privctl.domain.progress import Advance
+from privctl.domain.errors import InputError, NoStepsLeftError
+from privctl.domain.progress import Advance, Notify
+from privctl.domain.shown import counted
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
 from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource
@@ -26,8 +26,11 @@ from privctl.train.network.tensors import load_tensors, named_tensors, require_f
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.loop import FinishedRun, finite_of
-from privctl.train.steps.saved_state import SavedState, interruption
+from privctl.train.steps.saved_state import SavedState, interruption, last_saved
 from privctl.train.steps.watch import Unwatched, Watch
+
+#: Ranges of steps (from, to).
+Spans = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class FinishedFerret:
 
     finished: FinishedRun
     amounts: Tensor
-    lost: tuple[tuple[int, ...], ...]
+    lost: Spans
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,30 +66,31 @@ class FerretTrainer:
     first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
     watch: Watch = field(default_factory=Unwatched)
+    notify: Notify = lambda _: None
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     _amounts: list[Tensor] = field(default_factory=list, init=False)
-    _lost: tuple[tuple[int, ...], ...] = field(default=(), init=False)
+    _lost: Spans = field(default=(), init=False)
 
     def run(
         self,
         start: SavedState | None = None,
         stop: Callable[[], bool] = lambda: False,
-        lost: tuple[tuple[int, ...], ...] = (),
+        lost: Spans = (),
     ) -> FinishedFerret:
         """Make all steps except those in ``lost``.
 
         ``stop`` is called after each step that publishes; if it returns True in any process, the state is saved and
-        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch.
+        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch,
+        NoStepsLeftError if every step that publishes was lost.
         """
         before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
-        # The first step is saved at once, as in ``loop``.
-        last_save = self.clock() if start is not None or self.folder is None else -math.inf
+        last_save = last_saved(start, self.folder, self.clock())
         while place < self.rule.steps:
-            beyond = self._after_lost(place)
+            beyond = _after_lost(place, self._lost)
             if beyond > place:
                 self.advance(beyond - place)
                 place = beyond
@@ -140,13 +144,6 @@ class FerretTrainer:
     def _epochs(self, steps: int) -> int:
         return whole_epochs(steps, self.epoch_steps, self.epoch_rate)
 
-    def _after_lost(self, place: int) -> int:
-        """The first step from ``place`` on that is not lost."""
-        for begin, end in self._lost:
-            if begin <= place < end:
-                return end
-        return place
-
     def _entry(self, step: int) -> dict[str, float]:
         """The finite metrics of one epoch. Raises InputError for weights that are not finite."""
         require_finite(self.network, step)
@@ -189,11 +186,50 @@ class FerretTrainer:
                 raise InputError("the saved state is of another run; resume with the settings it began with") from None
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
                 self.source.statistics = DerivativeStats.restored(tensors)
-        if self.once and start.steps_begun > start.updates:
-            self._lost += ((start.updates, start.steps_begun),)
+        if self.once:
+            self._lost += (newly := _newly_lost(start))
+            _require_published_left(self.masks, self._lost, newly, self.notify)
         return start.updates, list(start.history)
 
 
 def _as_vector(parts: list[Tensor]) -> Tensor:
     """One vector, float64."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *parts])
+
+
+def _newly_lost(start: SavedState) -> Spans:
+    """The range of steps that was lost after the state ``start`` was saved, if any."""
+    return ((start.updates, start.steps_begun),) if start.steps_begun > start.updates else ()
+
+
+def _after_lost(step: int, lost: Spans) -> int:
+    """The first step from ``step`` on that is in none of the ranges ``lost``."""
+    for begin, end in lost:
+        if begin <= step < end:
+            return end
+    return step
+
+
+def _require_published_left(masks: Masks, lost: Spans, newly: Spans, notify: Notify) -> None:
+    """Say how many steps that publish are in ``newly``, the last of the ranges ``lost``, as they are spent.
+
+    Raises NoStepsLeftError if every step that publishes is lost, as nothing would be trained.
+    """
+    if not newly:
+        return
+    active, gone = masks.active_steps, _published(masks, lost)
+    if gone == active:
+        raise NoStepsLeftError(
+            f"all {active} steps of this run that publish were begun and none of them was saved, so none is left to "
+            "train with; start again with another --output, and account for what this run may have released"
+        )
+    begun = counted(_published(masks, newly), "step that publishes was", "steps that publish were")
+    notify(
+        f"{begun} begun and not saved: the guarantee counts them, and they are not made again, which leaves "
+        f"{active - gone} of {active}"
+    )
+
+
+def _published(masks: Masks, spans: Spans) -> int:
+    """How many of the steps in ``spans`` publish."""
+    return sum(bool(masks.fired(step)) for begin, end in spans for step in range(begin, end))
