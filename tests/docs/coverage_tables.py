@@ -51,7 +51,11 @@ def _in_bfloat16() -> str:
     right = {pair_of(row) for row in results("coverage")["rows"] if row["privctl"]["outcome"] == RIGHT}
     table = as_table(list(coverage.HEADINGS[:_OWN]), [row[:_OWN] for row in coverage.table_rows(rows)])
     refused = [row for row in rows if row["privctl"]["outcome"] not in (RIGHT, NONE) and pair_of(row) in right]
-    lines = [f"- `{row['architecture']}`, {row['task']}: {_kind(row['privctl']['reason'])}" for row in refused]
+    by_reason: dict[str, list[str]] = {}
+    for row in refused:
+        reason = re.split(r"; | \(\w+Error", re.sub(r"^\w+Error: ", "", row["privctl"]["reason"]))[0]
+        by_reason.setdefault(reason, []).append(f"{row['architecture']} ({row['task']})")
+    lines = [f"- {reason}: {', '.join(names)}" for reason, names in by_reason.items()]
     return "\n".join([table, "Of the pairs that are right in float32, these are not:", "", *lines, ""])
 
 
