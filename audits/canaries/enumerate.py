@@ -169,7 +169,7 @@ class _PrefixTree:
     def _nodes_at_once(self, cache: DynamicCache) -> int:
         """The number of nodes to feed together, limited by the device's batch size and the size of the copied cache."""
         budget = CACHE_NUMBERS if self.model.device.type == "cpu" else 16 * CACHE_NUMBERS
-        return int(max(1, min(Batching.on(self.model.device).tokens, budget // size_of(cache))))
+        return int(max(1, min(Batching.of(self.model).tokens, budget // size_of(cache))))
 
 
 def _row_by_row(model: LanguageModel, space: SecretSpace, advance: Advance) -> NDArray[np.float64]:

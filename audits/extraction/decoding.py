@@ -56,7 +56,7 @@ class TextDecoder:
     def together(self, length: int) -> int:
         """See ``Decoder``; a network that cannot be split computes logits at all positions of the prompt."""
         most = _most(self.model)
-        logits = 8 * Batching.on(self.model.device).logits // (length * self.model.vocabulary)
+        logits = 8 * Batching.of(self.model).logits // (length * self.model.vocabulary)
         return most if self.halves is not None else max(1, min(most, logits))
 
     def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:

@@ -81,7 +81,7 @@ class PairShape:
         """See ``WindowShape``."""
         values = np.empty((fields, len(rows), self.suffix), dtype=np.float32)
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        batching = Batching.on(model.device)
+        batching = Batching.of(model)
         most = max(1, _LOGITS // (model.vocabulary * self._tail))
         with torch.inference_mode(), quiet_transformers(), enough_memory(model):
             for batch in batches(lengths, batching.tokens):

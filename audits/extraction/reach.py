@@ -34,12 +34,14 @@ def detectable(train: int, extracted: int, heldout: int, alpha: float) -> float 
 
 
 def needed(rate: float, held_out_rate: float, alpha: float) -> int | None:
-    """How many texts of each file would decide if these are the true rates; None for more than 100,000.
+    """How many texts of each file would decide if these are the true rates; None if none, or more than 100,000.
 
     If training text comes out more often, the number at which the difference is detected with power 0.8. Otherwise, the
     number at which a difference of ``LEAST_RATE`` from held-out text would be.
     """
     goal = rate if rate > held_out_rate else held_out_rate + LEAST_RATE
+    if goal > 1:
+        return None
 
     def enough(texts: int) -> bool:
         return chance_to_decide(texts, goal, held_out_rate, alpha) >= POWER

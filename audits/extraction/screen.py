@@ -43,7 +43,7 @@ def screen(
     After a token that is certainly not the argmax, the margins are -inf and the logits 0: nothing was computed there.
     ``advance`` is called with the number of suffix tokens decided.
     """
-    batching = batching or Batching.on(model.device)
+    batching = batching or Batching.of(model)
     with quiet_transformers(), enough_memory(model):
         network_halves = trunk_and_head(model)
         if network_halves is None or not _is_selectable(network_halves[0], model, rows[0]):

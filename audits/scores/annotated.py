@@ -106,7 +106,7 @@ def _inputs(
     model: LanguageModel, pad: int, rows: Sequence[NDArray[np.int64]], batching: Batching | None
 ) -> Iterator[tuple[Sequence[int], dict[str, torch.Tensor]]]:
     """Batches of row indices of similar lengths, with the network's inputs for them."""
-    tokens = (batching or Batching.on(model.device)).tokens
+    tokens = (batching or Batching.of(model)).tokens
     with quiet_transformers(), enough_memory(model):
         for batch in batches(np.array([len(row) for row in rows], dtype=np.int64), tokens):
             ids, real = (torch.from_numpy(array).to(model.device) for array in pad_rows([rows[i] for i in batch], pad))

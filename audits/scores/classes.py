@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: The number of pixels, regardless of channels, per batch on a CPU and elsewhere.
-_PIXELS = {"cpu": 1 << 18}
+_PIXELS = {"cpu": 1 << 17}
 _PIXELS_ELSEWHERE = 1 << 23
 #: The number of int32 values before an image's bytes: label, 1 for floats, and the shape.
 _HEAD = 5
@@ -103,7 +103,7 @@ class TextClassScorer:
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
     ) -> NDArray[np.float32]:
         """The scores [6, rows] of the labels."""
-        model, behind, tokens = self.model, self.behind, (batching or Batching.on(self.model.device)).tokens
+        model, behind, tokens = self.model, self.behind, (batching or Batching.of(self.model)).tokens
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
         lengths = np.array([len(row) - behind for row in rows], dtype=np.int64)
         with quiet_transformers(), enough_memory(model):

@@ -51,12 +51,14 @@ class Batching:
 
     tokens: int = 1024
     logits: int = 1 << 22
-    block: int = 1 << 18
+    block: int = 1 << 16
 
     @classmethod
-    def on(cls, device: torch.device) -> Batching:
-        """The settings for ``device``."""
-        return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27, block=1 << 27)
+    def of(cls, model: LanguageModel) -> Batching:
+        """The settings for the device and the format of ``model``; products in half precision need more rows."""
+        if model.device.type != "cpu":
+            return cls(tokens=1 << 15, logits=1 << 27, block=1 << 27)
+        return cls() if model.network.dtype == torch.float32 else cls(tokens=2048)
 
     def positions(self, vocabulary: int) -> int:
         """The number of positions projected at once."""
@@ -92,7 +94,7 @@ def measure_rows(
 
     With ``last``, only that many tokens at the end of each row are measured and projected to the vocabulary.
     """
-    batching = batching or Batching.on(model.device)
+    batching = batching or Batching.of(model)
     positions = batching.positions(model.vocabulary)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     counts = lengths - 1 if last is None else np.minimum(lengths - 1, last)

@@ -56,7 +56,7 @@ class MaskedScorer:
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
     ) -> NDArray[np.float32]:
         """The scores [6, total] of every token of every text."""
-        model, batching = self.model, batching or Batching.on(self.model.device)
+        model, batching = self.model, batching or Batching.of(self.model)
         mask, pad = model.tokenizer.mask_token_id, pad_of(model.network, model.tokenizer)
         counts = self.counts(rows)
         begins = np.cumsum(counts) - counts

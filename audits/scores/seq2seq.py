@@ -49,7 +49,7 @@ class PairScorer:
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
     ) -> NDArray[np.float32]:
         """The scores [6, total] of every token of every target."""
-        model, batching = self.model, batching or Batching.on(self.model.device)
+        model, batching = self.model, batching or Batching.of(self.model)
         pad, counts = pad_of(model.network, model.tokenizer), self.counts(rows)
         begins = np.cumsum(counts) - counts
         values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)

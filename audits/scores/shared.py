@@ -66,7 +66,7 @@ def score_shared(
     values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)
     left = set(range(len(rows)))
     with quiet_transformers(), enough_memory(model):
-        walk = _Continuations.of(model, batching or Batching.on(model.device)) if groups else None
+        walk = _Continuations.of(model, batching or Batching.of(model)) if groups else None
         for number, group in enumerate(groups):
             scores = None if walk is None else walk.scores([rows[i] for i in group.rows], group.length)
             if scores is None or (number == 0 and not _as_whole(model, rows, group, scores, counts)):

@@ -54,7 +54,7 @@ def _later_log_probs(model: LanguageModel, cache: Any, ids: torch.Tensor) -> tor
 
 def _values_at_once(model: LanguageModel, cache: Any, length: int) -> int:
     """The number of values to run together, limited by the copies of the prefix's cache and by their logits."""
-    batching = Batching.on(model.device)
+    batching = Batching.of(model)
     budget = CACHE_NUMBERS if model.device.type == "cpu" else 16 * CACHE_NUMBERS
     logits = 4 * batching.logits // ((length - 1) * model.vocabulary)
     return int(max(1, min(batching.tokens // length, budget // size_of(cache), logits)))

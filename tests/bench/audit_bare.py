@@ -35,7 +35,7 @@ def passed(subject: AuditedModel, rows: Sequence[NDArray[Any]]) -> None:
         classes = isinstance(subject, TextClassifierSubject)
         ids = [row[:-1] for row in rows] if classes else list(rows)
         lengths = np.array([len(row) for row in ids])
-        for batch in batches(lengths, Batching.on(subject.model.device).tokens):
+        for batch in batches(lengths, Batching.of(subject.model).tokens):
             padded, real = (torch.from_numpy(each) for each in pad_rows([ids[i] for i in batch], 0))
             inputs = {"attention_mask": real} if classes else {"use_cache": False}
             network(input_ids=padded, **inputs)

@@ -37,7 +37,7 @@ def test_in_bfloat16_privctl_alone_is_tried(one_thread: None) -> None:
     found = coverage.measured("causal-lm", "opt", half=True)
     assert found["opacus"] == {}
     assert found["privctl"]["outcome"] == RIGHT
-    assert 1e-3 < found["privctl"]["difference"] < 0.1, "sums in float32 differ by less"
+    assert 1e-4 < found["privctl"]["difference"] < 0.1, "sums in float32 differ by less"
 
 
 class Twice(nn.Module):

@@ -172,5 +172,10 @@ def test_so_many_records_decide(rate: float, other: float) -> None:
     assert power(texts // 2, true) < 0.8
 
 
+@pytest.mark.parametrize("other", [0.995, 1.0])
+def test_no_number_decides_where_nearly_all_held_out_text_comes_out(other: float) -> None:
+    assert needed(other, other, 0.004) is None
+
+
 def test_too_many_are_not_asked_for() -> None:
     assert needed(0.50001, 0.5, 0.004) is None

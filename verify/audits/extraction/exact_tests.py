@@ -225,6 +225,8 @@ def _needed(item: Evidence) -> str:
         return f"{details['needed']:g} records are not a number that would decide"
     ours, theirs = details["training_extracted"] / train, details["held_out_extracted"] / others
     goal = ours if ours > theirs else theirs + _LEAST_RATE
+    if goal > 1:
+        return f"nearly all held-out text comes out, so {texts} records would not decide"
 
     def decides(count: int) -> bool:
         return chance_to_decide(count, goal, theirs, tail) >= _POWER - _NEAR
