@@ -15,7 +15,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.reports.audit_parameters import AuditParameters
 from verify.audits import figures
 from verify.audits.extraction.counts import faults
-from verify.audits.extraction.exact_tests import GRID
+from verify.audits.extraction.exact_tests import GRID, fault
 
 _SIDES = {"training", "held_out"}
 
@@ -51,6 +51,7 @@ CASES = {
     "in both files": audit(texts(40, 38, shared=5, repeated=3, cued=2), texts(30, 1, shared=5, repeated=4), shared=5),
     "nothing is left": audit(texts(40, 40, cued=40), texts(30, 0, cued=3)),
     "drawn": audit(texts(40, 20, cued=5), texts(30, 1), drawn=True),
+    "all held-out text comes out": audit(texts(40, 40), texts(40, 40)),
     "groups": audit(texts(40, 20, repeated=4, groups=13), texts(30, 1, groups=10), drawn=True, group_by="user"),
 }
 
@@ -161,3 +162,11 @@ def test_what_is_not_compared_is_left_to_other_checks() -> None:
         alone += [] if "held" in item.quantity else [item]
     assert list(faults(SimpleNamespace(evidence=alone), parameters)) == []  # type: ignore[arg-type]
     assert isinstance(alone[0], Evidence)
+
+
+def test_no_number_of_texts_decides_where_all_held_out_text_comes_out() -> None:
+    report, _ = CASES["all held-out text comes out"]
+    (item,) = (item for item in report.evidence if item.quantity == BEYOND)
+    assert fault(item) == ""
+    forged = replace(item, details=item.details | {"needed": 100.0})
+    assert fault(forged) == "nearly all held-out text comes out, so 100 records would not decide"
