@@ -97,6 +97,7 @@ def test_blocks_of_groups_give_the_scores_of_all_at_once(monkeypatch: pytest.Mon
     assert group_scores(records, index, labels) == pytest.approx(whole, abs=1e-6)
 
 
+@pytest.mark.slow  # 16 s
 def test_a_baseline_of_groups_needs_little_memory_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The n-grams of all records would be 16 000 times some 35 numbers of 8 bytes, and those of groups as many."""
     in_blocks(monkeypatch, 256, 400)
