@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #: (logits [n, vocabulary], targets [n]) -> values [fields, n] in float32; the logits may be overwritten.
 Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-#: For each network, what ``trunk_and_head`` found.
-_apart: WeakKeyDictionary[Any, tuple[Any, Any] | None] = WeakKeyDictionary()
+#: For each model, what ``trunk_and_head`` found. A network may be trained and made into another model.
+_apart: WeakKeyDictionary[LanguageModel, tuple[Any, Any] | None] = WeakKeyDictionary()
 
 #: See ``padded_width``.
 _ALIGNED = 16
@@ -228,13 +228,12 @@ def _projection(model: LanguageModel) -> _Projection:
 def trunk_and_head(model: LanguageModel) -> tuple[Any, Any] | None:
     """The trunk and head of a network that is exactly their composition; None for any other.
 
-    Determined by running both, once for each network, which also detects networks that scale or cap their logits after
+    Determined by running both, once for each model, which also detects networks that scale or cap their logits after
     the head. Raises InputError for a network that is not causal.
     """
-    network = model.network
-    if network not in _apart:
-        _apart[network] = _found_apart(model)
-    return _apart[network]
+    if model not in _apart:
+        _apart[model] = _found_apart(model)
+    return _apart[model]
 
 
 def _found_apart(model: LanguageModel) -> tuple[Any, Any] | None:

@@ -68,12 +68,18 @@ def use_kernels(activations: Iterable[tuple[nn.Module, Kernel]]) -> Iterator[Non
 
     A module whose ``forward`` was patched since then keeps it.
     """
+    with replaced_forwards((module, kernel) for module, kernel in activations if _kernel_of(module) is kernel):
+        yield
+
+
+@contextmanager
+def replaced_forwards(forwards: Iterable[tuple[nn.Module, Kernel]]) -> Iterator[None]:
+    """Within the block, each module computes what stands beside it; none of them had a ``forward`` of its own."""
     changed: list[nn.Module] = []
     try:
-        for module, kernel in activations:
-            if _kernel_of(module) is kernel:
-                module.forward = kernel
-                changed.append(module)
+        for module, forward in forwards:
+            module.forward = forward
+            changed.append(module)
         yield
     finally:
         for module in changed:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.models.activations import fused_activations
+from privctl.models.activations import fused_activations, replaced_forwards
 
 #: Values for the test of a norm: rows whose mean square is far above, near and below epsilon.
 _SIZES = (1.0, 30.0, 1e-3)
@@ -22,19 +22,11 @@ _EPSILONS = 4
 def fast_inference(network: nn.Module) -> Iterator[None]:
     """Within the block, ``network`` runs faster forward passes; its state dict is unchanged.
 
-    Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms make five passes over their input
-    instead of nine, and a convolution of patches that do not overlap is one product of matrices.
+    Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms form no squares of their input, and
+    a convolution of patches that do not overlap is one product of matrices.
     """
-    changed: list[nn.Module] = []
-    try:
-        with fused_activations(network):
-            for module, forward in _faster(network):
-                module.forward = forward
-                changed.append(module)
-            yield
-    finally:
-        for module in changed:
-            vars(module).pop("forward", None)  # another thread may have removed it already
+    with fused_activations(network), replaced_forwards(_faster(network)):
+        yield
 
 
 def _faster(network: nn.Module) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
@@ -66,8 +58,8 @@ def _of_patches(module: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 
     def forward(images: Tensor) -> Tensor:
         """The module's output (n, p, h, w), as a view of (n, h, w, p)."""
-        if images.dim() != 4:
-            return nn.Conv2d.forward(module, images)
+        if images.dim() != 4 or images.shape[2] < height or images.shape[3] < width:
+            return nn.Conv2d.forward(module, images)  # which refuses images that are too small
         rows, columns = images.shape[2] // height, images.shape[3] // width
         cut = images[:, :, : rows * height, : columns * width]
         patches = cut.reshape(*images.shape[:2], rows, height, columns, width).permute(0, 2, 4, 1, 3, 5)

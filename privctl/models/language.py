@@ -59,10 +59,11 @@ TOKENIZER_FILES = (
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class LanguageModel:
-    """A model ready for evaluation; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
+    """A model ready for evaluation, whose weights do not change.
 
+    ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
     ``network`` and ``tokenizer`` are transformers objects; the tokenizer is None unless the network reads text.
     ``base`` is the base of an adapter at ``path``, in ``base_bits`` bits unless that is None. ``precision`` is the
     requested one.

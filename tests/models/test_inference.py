@@ -118,6 +118,12 @@ def test_a_convolution_of_patches_is_that_of_its_definition(bias: bool, shape: t
     torch.testing.assert_close(alone.double(), exact[0], rtol=1e-5, atol=1e-5)
 
 
+def test_an_image_smaller_than_a_patch_is_refused_as_by_torch() -> None:
+    module = nn.Conv2d(3, 5, 8, 8)
+    with fast_inference(nn.Sequential(module)), pytest.raises(RuntimeError, match="Kernel size"):
+        module(normal(2, 3, 8, 7))
+
+
 class _OwnConvolution(nn.Conv2d):
     """A subclass, which may compute something else."""
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,7 +164,7 @@ def test_in_half_precision_widths_are_multiples_of_16_where_that_is_cheap_and_fi
     assert _widths(half, rows[1:]) == [61, 56, 48, 16, 15]
 
 
-def test_a_network_is_taken_apart_once(llama: Path) -> None:
+def test_a_model_is_taken_apart_once(llama: Path) -> None:
     model = load_model(llama, device="cpu")
     rows = encode(model, ["w1 w2 w3"])
     passes: list[int] = []
@@ -173,6 +175,18 @@ def test_a_network_is_taken_apart_once(llama: Path) -> None:
     other = load_model(llama, device="cpu")
     assert trunk_and_head(other) == (other.network.model, other.network.lm_head)
     assert trunk_and_head(model) == (model.network.model, model.network.lm_head)
+
+
+def test_a_network_that_changed_is_taken_apart_again_as_another_model(llama: Path) -> None:
+    model = load_model(llama, device="cpu")
+    assert trunk_and_head(model) is not None
+
+    def scale(_: Any, __: Any, output: Any) -> Any:
+        output.logits = 2 * output.logits
+        return output
+
+    model.network.register_forward_hook(scale)
+    assert trunk_and_head(replace(model)) is None
 
 
 def test_a_network_that_looks_ahead_is_refused(llama: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.verdict import Outcome
 from privctl.storage.digest import file_digest
-from tests.cli import test_adapters
+from tests.cli import test_adapter_bases, test_adapters
 from tests.cli.test_adapters import CLIPPED, DP, NEW, TRAIN, edit
 from verify.run import Verification, read, verify
 
 pytest.importorskip("peft")
 
-made = test_adapters.made
+made, folder = test_adapters.made, test_adapter_bases.folder
 NAME = "adapter_config.json"
 
 
@@ -34,13 +33,6 @@ def trained(made: Path) -> Path:
         assert run(["retrain", CLIPPED[0], "base", *CLIPPED[1:], *NEW, *TRAIN, "-o", "clipped", "-q"]) == 0
         assert run(["noise", "clipped", "--epsilon", "8", "-q", "-o", "noised"]) == 0
     return made
-
-
-@pytest.fixture
-def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def edited(folder: Path, output: str, **changed: Any) -> Verification:
