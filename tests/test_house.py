@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"domain"},
     "reports": {"domain", "storage"},
     "accounting": {"domain"},
-    "randomness": {"domain"},
+    "machine_code": set(),
+    "randomness": {"domain", "machine_code"},
     "parallel": {"domain"},
     "data": {"domain", "storage"},
     "models": {"domain", "storage", "data", "parallel"},
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "noise": {"callable_package", *_BASE, "randomness", "models", "data"},
     "plan": {*_BASE},
     "secrets": {*_BASE, "data"},
-    "train": {*_BASE, "randomness", "models", "parallel", "data", "secrets"},
+    "train": {*_BASE, "machine_code", "randomness", "models", "parallel", "data", "secrets"},
     "audits": {"domain", "storage", "models", "parallel", "data", "reports", "secrets"},
     "shadow": {*_BASE, "models", "parallel", "data", "train", "audits"},
     # For training loops that are not privctl's: the engine of train, an audit of what they train, a report.

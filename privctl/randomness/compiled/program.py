@@ -16,10 +16,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 
+from privctl.machine_code import CompiledModule
 from privctl.randomness.compiled import fine
 from privctl.randomness.compiled.fine import ROOT_HALF
 from privctl.randomness.compiled.lanes import BYTE, DOUBLE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes, polynomial
@@ -37,10 +37,7 @@ _LN2 = (0.693359375, -2.12194440e-4)
 _SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
-
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
-#: Optimization level of code generation; LLVM's loop optimizations are not needed, as the loops are already vectorized.
-_LEVEL = 2
 
 
 class MachineCode:
@@ -48,20 +45,11 @@ class MachineCode:
 
     def __init__(self, kind: str) -> None:
         """Compile for numbers stored as ``kind``; raises RuntimeError if LLVM cannot compile for this machine."""
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        target = binding.Target.from_default_triple().create_target_machine(
-            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=_LEVEL
-        )
-        # The code lives as long as the engine does.
-        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(assembly(kind)), target)
-        self._engine.finalize_object()
-        self.release: Callable[..., int] = self._function("release", ctypes.c_uint32, [_ADDRESS] * 7 + [_COUNT])
-        self.deviates: Callable[..., None] = self._function("deviates", None, [_ADDRESS] * 5 + [ctypes.c_float, _COUNT])
-        self.fine: Callable[..., None] = self._function("fine", None, [_ADDRESS] * 5 + [ctypes.c_double, _COUNT])
-
-    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
+        self._module = CompiledModule(assembly(kind))
+        function = self._module.function
+        self.release: Callable[..., int] = function("release", ctypes.c_uint32, [_ADDRESS] * 7 + [_COUNT])
+        self.deviates: Callable[..., None] = function("deviates", None, [_ADDRESS] * 5 + [ctypes.c_float, _COUNT])
+        self.fine: Callable[..., None] = function("fine", None, [_ADDRESS] * 5 + [ctypes.c_double, _COUNT])
 
 
 def assembly(kind: str) -> str:

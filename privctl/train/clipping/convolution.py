@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.clipping.linear import forming_is_cheaper, gram_slack, outer_squares
+from privctl.train.clipping.gram import gram_slack, outer_squares
+from privctl.train.clipping.linear import forming_is_cheaper
 from privctl.train.clipping.products import batched_product, operand
 from privctl.train.clipping.terms import (
     CACHED_BYTES,

@@ -7,25 +7,15 @@ al. 2022, "ghost clipping"), and the weighted sum of gradients is one matrix pro
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from privctl.train.clipping.factors import GRAM_ERROR
+from privctl.train.clipping.gram import outer_squares
 from privctl.train.clipping.products import add_product, batched_product, operand
-from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, chunk_bytes, chunks, on_gpu
+from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, on_gpu
 from privctl.train.clipping.use import ModuleCall
-
-#: Gram matrices are symmetric, so each of this many blocks of rows is computed only up to the diagonal. Shorter blocks
-#: save operations but not time: on a CPU two blocks of 32 rows take 13 % longer than one of 64.
-BLOCKS = 4
-SHORTEST_BLOCK = 64
-LONGEST_BLOCK = 512
-#: The smallest normal float32 number. Smaller products lose digits, or vanish where a device does not keep them.
-_TINY = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,82 +47,6 @@ class Outer:
         inputs, gradients = operand(self.inputs).flatten(0, 1), operand(self.gradients).flatten(0, 1)
         left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
         return add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
-
-
-def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
-    """Squared norms for the layers that read one input (n, T, d), from their output gradients (n, T, p)."""
-    parts: list[list[Squares]] = [[] for _ in gradients]
-    block = _block(inputs)
-    for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block), chunk_bytes(inputs)):
-        measured = _gram_squares(operand(inputs[rows]), [operand(g[rows]) for g in gradients], block)
-        for part, squares in zip(parts, measured, strict=True):
-            part.append(squares)
-    return [Squares(*(torch.cat(column) for column in zip(*part, strict=True))) for part in parts]
-
-
-def gram_slack(lengths: Tensor, inputs: Tensor, gradients: Tensor, sizes: tuple[int, int, int]) -> Tensor:
-    """The slack (n,) float64 of squares from the Gram matrices of a (n, T, d) and g (n, T, p).
-
-    ``lengths`` are the sums over positions of |a_t| |g_t|, ``inputs`` those of |a_t|, ``gradients`` those of |g_t|,
-    each (n,) float64, and ``sizes`` is (T, d, p). Products below the smallest normal float32 vanish, however large
-    their factor in the other matrix is. An entry of a Gram matrix thus lacks up to k times that number, for k features.
-    """
-    positions, features, outputs = sizes
-    size_of_inputs, size_of_gradients = (
-        size + positions * math.sqrt(count * _TINY) for size, count in ((inputs, features), (gradients, outputs))
-    )
-    vanished = outputs * size_of_inputs.square() + features * size_of_gradients.square() + positions**2
-    return lengths.square() + _TINY / GRAM_ERROR * vanished
-
-
-def _block(inputs: Tensor) -> int:
-    """How many rows of a Gram matrix are computed at once; more on a GPU, where each launch has a cost."""
-    if on_gpu(inputs):
-        return LONGEST_BLOCK
-    return min(LONGEST_BLOCK, max(SHORTEST_BLOCK, -(-inputs.shape[1] // BLOCKS)))
-
-
-def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> list[Squares]:
-    """The squares of each layer's gradients."""
-    of_inputs = inputs.new_zeros(len(inputs), dtype=torch.float64)
-    squares, lengths, of_gradients = of_inputs.new_zeros((3, len(gradients), len(inputs)))
-    for start in range(0, inputs.shape[1], block):
-        stop = min(start + block, inputs.shape[1])
-        gram = _gram_rows(inputs, start, stop)
-        input_lengths = _lengths(gram, start)
-        of_inputs += input_lengths.sum(1)
-        if start:
-            gram[:, :, :start] *= 2  # stands for the part above the diagonal too, which is not computed
-        for i, gradient in enumerate(gradients):
-            product = _gram_rows(gradient, start, stop)
-            gradient_lengths = _lengths(product, start)
-            of_gradients[i] += gradient_lengths.sum(1)
-            lengths[i] += (input_lengths * gradient_lengths).sum(1)
-            squares[i] += product.mul_(gram).sum((1, 2))
-    _, positions, features = inputs.shape
-    return [
-        Squares(
-            squares[i].clamp(min=0),
-            gram_slack(lengths[i], of_inputs, of_gradients[i], (positions, features, gradient.shape[2])),
-        )
-        for i, gradient in enumerate(gradients)
-    ]
-
-
-def _lengths(gram_rows: Tensor, start: int) -> Tensor:
-    """The norms (n, positions) of the vectors whose Gram matrix has these rows, from row ``start`` on."""
-    return gram_rows[:, :, start:].diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-
-
-def _gram_rows(values: Tensor, start: int, stop: int) -> Tensor:
-    """Rows ``start`` to ``stop`` of the Gram matrix, up to the block on the diagonal: (n, stop - start, stop)."""
-    return batched_product(values[:, start:stop], values[:, :stop].mT)
-
-
-def _bytes_each(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> int:
-    grams = 8 * block * inputs.shape[1]
-    casts = 4 * inputs.shape[1] * (inputs.shape[2] + sum(g.shape[2] for g in gradients))
-    return grams if operand(inputs[:0]).dtype == inputs.dtype else grams + casts
 
 
 def forming_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:

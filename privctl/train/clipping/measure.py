@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from privctl.train.clipping.embedding import Lookup, cross
-from privctl.train.clipping.linear import Outer, forming_is_cheaper, outer_squares
+from privctl.train.clipping.gram import outer_squares
+from privctl.train.clipping.linear import Outer, forming_is_cheaper
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunk_bytes, chunks, memory_key, squared_lengths
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.train.clipping import Clipping, PerExample, embedding, linear, products
+from privctl.train.clipping import Clipping, PerExample, embedding, gram, linear, products
 
 #: So many positions and features that norms come from Gram matrices.
 _POSITIONS, _WIDTH = 96, 520
@@ -35,7 +35,7 @@ def in_bfloat16(left: Tensor, right: Tensor) -> Tensor:
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, measured: Product, summed: Product) -> None:
     """Factors stay in half precision; norms come from the product ``measured``, sums over examples from ``summed``."""
-    for module in (products, linear, embedding):
+    for module in (products, gram, linear, embedding):
         if hasattr(module, "operand"):
             monkeypatch.setattr(module, "operand", lambda values: values)
     plain = torch.bmm, torch.mm

@@ -10,8 +10,9 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from privctl.train.clipping import Clipping, PerExample, linear, sinks
-from privctl.train.clipping.linear import Outer, outer_squares
+from privctl.train.clipping import Clipping, PerExample, gram, linear, sinks
+from privctl.train.clipping.gram import outer_squares
+from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import merge, squares_by_parameter
 from tests.launches import Launches
 from tests.train.clipping.support import causal, distance, run, tokens
@@ -49,9 +50,15 @@ def launched(model: nn.Module, *, look: bool = False) -> Launches:
     return counted
 
 
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gram, linear):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(gram, "suits_code", lambda *_: False)
+
+
 def test_a_micro_batch_is_waited_for_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """For whether all of it is finite; the counts that nobody asked for stay on the device."""
-    monkeypatch.setattr(linear, "on_gpu", lambda _: True)
+    as_on_a_gpu(monkeypatch)
     with Launches() as alone:  # transformers looks for itself, at the mask
         causal(model := llama(), BATCH)
     assert launched(model).syncs == alone.syncs
@@ -60,16 +67,16 @@ def test_a_micro_batch_is_waited_for_only_if_asked(monkeypatch: pytest.MonkeyPat
 
 def test_rows_of_gram_matrices_are_computed_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = torch.zeros(1, 40, 2)
-    few = linear._block(inputs)
-    monkeypatch.setattr(linear, "on_gpu", lambda _: True)
-    assert linear._block(inputs) == linear.LONGEST_BLOCK > few
+    few = gram._block(inputs)
+    as_on_a_gpu(monkeypatch)
+    assert gram._block(inputs) == gram.LONGEST_BLOCK > few
 
 
 @pytest.mark.slow
 def test_on_a_gpu_gram_matrices_are_not_cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = sum(launched(llama()).kernels.values())
     gradients = run(model := llama(), causal, BATCH, 0.5)[0]
-    monkeypatch.setattr(linear, "on_gpu", lambda _: True)
+    as_on_a_gpu(monkeypatch)
     assert sum(launched(llama()).kernels.values()) < 0.85 * on_cpu
     assert distance(run(model, causal, BATCH, 0.5)[0], gradients) < 1e-6
 
@@ -94,5 +101,5 @@ def test_every_block_gives_the_same_squares(length: int, monkeypatch: pytest.Mon
     inputs, gradients = torch.randn(2, length, 9), torch.randn(2, length, 5)
     expected = torch.einsum("ntd,ntp->ndp", inputs, gradients).flatten(1).norm(dim=1).double().square()
     for on_gpu in (False, True):
-        monkeypatch.setattr(linear, "on_gpu", lambda _, on_gpu=on_gpu: on_gpu)
+        monkeypatch.setattr(gram, "on_gpu", lambda _, on_gpu=on_gpu: on_gpu)
         torch.testing.assert_close(outer_squares(inputs, [gradients])[0].square, expected, rtol=1e-4, atol=0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from privctl.train.clipping import Clipping, PerExample, linear, measure, promotion
+from privctl.train.clipping import Clipping, PerExample, measure, promotion
 from privctl.train.clipping.lstm import LstmDirection, run_lstm
 from tests.train.clipping.support import Batch, agree, every_row_agrees, length, looped, run, squared
 
@@ -82,7 +82,7 @@ def test_both_weights_share_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> No
     """Of the gradients, which are the same for both."""
     layer, x = nn.LSTM(64, 64, batch_first=True), torch.randn(ROWS, STEPS, 64)
     calls = []
-    original = linear.outer_squares
+    original = measure.outer_squares
 
     def noting(inputs: Tensor, others: list[Tensor]) -> list[measure.Squares]:
         calls.append(len(others))
