@@ -45,7 +45,7 @@ class GramSums(NamedTuple):
 class _Code:
     squares: Callable[..., None]
     share: object
-    lanes: int
+    tile: Tile
     module: object  # keeps the code alive
 
     @classmethod
@@ -56,7 +56,7 @@ class _Code:
 
         module = CompiledModule(assembly(tile))
         squares = module.function("squares", None, [_ADDRESS, ctypes.c_int64, ctypes.c_int64, _ADDRESS])
-        return cls(squares, module.function("share", None, [_ADDRESS]), tile.lanes, module)
+        return cls(squares, module.function("share", None, [_ADDRESS]), tile, module)
 
 
 def suits_code(inputs: Tensor, gradients: Sequence[Tensor]) -> bool:
@@ -73,7 +73,7 @@ def suits_code(inputs: Tensor, gradients: Sequence[Tensor]) -> bool:
     if torch.get_num_threads() > 1 and _team() is None:
         return False
     code = _tested_code()
-    return code is not None and not any(size % code.lanes for size in sizes)
+    return code is not None and not any(size % code.tile.lanes for size in sizes)
 
 
 def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
@@ -84,12 +84,13 @@ def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
 
 
 def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
-    from privctl.train.clipping.gram_program import RESULTS, ROWS, Work
+    from privctl.train.clipping.gram_program import RESULTS, Work
 
     tensors = [each if each.stride(2) == 1 else each.contiguous() for each in (inputs, *gradients)]
     table = torch.tensor([[each.data_ptr(), each.stride(0), each.stride(1), each.shape[2]] for each in tensors])
     count, positions = inputs.shape[:2]
-    rows, width = (-(-positions // size) * size for size in (ROWS, code.lanes))
+    rows = -(-positions // code.tile.rows) * code.tile.rows
+    width = -(-rows // code.tile.lanes) * code.tile.lanes
     team = _team()
     threads = max(1, min(torch.get_num_threads(), count)) if team else 1
     scratch = torch.zeros(threads, 2, rows, width)

@@ -1,6 +1,6 @@
 """The program for norms from Gram matrices, for LLVM: see ``gram_code``.
 
-A Gram matrix is computed in tiles of ``ROWS`` rows by a few columns, from the first column to the diagonal. The lanes
+A Gram matrix is computed in tiles of a few rows by fewer columns, from the first column to the diagonal. The lanes
 of a register hold partial sums of one entry, so rows are read as they are stored, without packing.
 """
 
@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-#: Rows of a tile. It is a multiple of the columns of a tile, so that tiles end at the diagonal.
-ROWS = 4
 #: Numbers that describe a tensor in the table that ``squares`` reads.
 ENTRIES = 4
 #: Results for each example and layer.
@@ -24,9 +22,13 @@ _FLOAT, _DOUBLE, _INT, _POINTER = ir.FloatType(), ir.DoubleType(), ir.IntType(64
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The ``lanes`` of a register, and the ``columns`` of a tile: their accumulators fill most registers."""
+    """The ``lanes`` of a register, and the rows and columns of a tile: their accumulators fill most registers.
+
+    ``rows`` are a multiple of ``columns``, so that tiles end at the diagonal, and these divide ``lanes``.
+    """
 
     lanes: int
+    rows: int
     columns: int
 
     @property
@@ -35,8 +37,8 @@ class Tile:
         return ir.VectorType(_FLOAT, self.lanes)
 
 
-#: One accumulator an entry: 16 of 32 registers of AVX-512, 8 of 16 of AVX2, SSE and NEON.
-AVX512, AVX2, OTHER = Tile(16, 4), Tile(8, 2), Tile(4, 2)
+#: One accumulator an entry: 16 of 32 registers of AVX-512, 12 of 16 of AVX2, SSE and NEON.
+AVX512, AVX2, OTHER = Tile(16, 4, 4), Tile(8, 6, 2), Tile(4, 6, 2)
 
 
 def assembly(tile: Tile) -> str:
@@ -60,8 +62,8 @@ def assembly(tile: Tile) -> str:
 class Work(NamedTuple):
     """What ``assembly`` calls ``work``: addresses and counts.
 
-    ``width``, a multiple of the lanes and at least ``positions``, is the distance of two rows of a Gram matrix, and
-    ``rows`` is ``positions`` rounded up to whole tiles. The last two are functions of OpenMP.
+    ``rows`` is ``positions`` rounded up to whole tiles, and ``width``, a multiple of the lanes and at least ``rows``, is
+    the distance of two rows of a Gram matrix. The last two are functions of OpenMP.
     """
 
     table: int
@@ -159,7 +161,7 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
         return _at(builder, values, builder.mul(index, step), _FLOAT)
 
     def of_rows(top: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        left = [row(builder.add(top, _int(i))) for i in range(ROWS)]
+        left = [row(builder.add(top, _int(i))) for i in range(tile.rows)]
 
         def of_tile(start: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
             right = [row(builder.add(start, _int(j))) for j in range(tile.columns)]
@@ -170,12 +172,13 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
                 pairs = [(one, other) for one in ours for other in others]
                 return [builder.call(multiply_add, [*pair, total]) for pair, total in zip(pairs, sums, strict=True)]
 
-            zeros = [ir.Constant(tile.vector, [0.0] * tile.lanes)] * (ROWS * tile.columns)
+            zeros = [ir.Constant(tile.vector, [0.0] * tile.lanes)] * (tile.rows * tile.columns)
             partial = _loop(builder, _int(0), size, tile.lanes, products, zeros)
+            partial += zeros[: -len(partial) % tile.lanes]
             entries = [
                 _folded(builder, partial[group : group + tile.lanes]) for group in range(0, len(partial), tile.lanes)
             ]
-            for i in range(ROWS):
+            for i in range(tile.rows):
                 lanes = [(i * tile.columns + j) % tile.lanes for j in range(tile.columns)]
                 entry = entries[i * tile.columns // tile.lanes]
                 own_row = builder.add(top, _int(i))
@@ -184,10 +187,10 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
                 builder.store(found, _at(builder, out, place, _FLOAT), align=4)
             return ()
 
-        _loop(builder, _int(0), builder.add(top, _int(ROWS)), tile.columns, of_tile)
+        _loop(builder, _int(0), builder.add(top, _int(tile.rows)), tile.columns, of_tile)
         return ()
 
-    _loop(builder, _int(0), positions, ROWS, of_rows)
+    _loop(builder, _int(0), positions, tile.rows, of_rows)
     builder.ret_void()
     return function
 
