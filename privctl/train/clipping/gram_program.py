@@ -62,8 +62,8 @@ def assembly(tile: Tile) -> str:
 class Work(NamedTuple):
     """What ``assembly`` calls ``work``: addresses and counts.
 
-    ``rows`` is ``positions`` rounded up to whole tiles. ``width``, a multiple of the lanes and at least ``rows``, is the
-    distance of two rows of a Gram matrix. The last two are functions of OpenMP.
+    ``rows`` is ``positions`` rounded up to whole tiles. ``width``, the distance of two rows of a Gram matrix, is a
+    multiple of the lanes and at least ``rows``. The last two are functions of OpenMP.
     """
 
     table: int
