@@ -27,15 +27,12 @@ _TINY = 2.0**-126
 
 def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
     """Squared norms for the layers that read one input (n, T, d), from their output gradients (n, T, p)."""
-    if suits_code(inputs, gradients):
-        sums = gram_sums(inputs, gradients)
-    else:
-        block = _block(inputs)
-        parts = [
-            _sums_by_torch(operand(inputs[rows]), [operand(g[rows]) for g in gradients], block)
-            for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block), chunk_bytes(inputs))
-        ]
-        sums = GramSums(*(torch.cat(column, dim=1) for column in zip(*parts, strict=True)))
+    block = _block(inputs)
+    parts = [
+        _sums(operand(inputs[rows]), [operand(g[rows]) for g in gradients], block)
+        for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block), chunk_bytes(inputs))
+    ]
+    sums = GramSums(*(torch.cat(column, dim=1) for column in zip(*parts, strict=True)))
     positions, features = inputs.shape[1:]
     return [
         Squares(square.clamp(min=0), gram_slack(lengths, of_inputs, of_gradients, (positions, features, g.shape[2])))
@@ -63,6 +60,12 @@ def _block(inputs: Tensor) -> int:
     if on_gpu(inputs):
         return LONGEST_BLOCK
     return min(LONGEST_BLOCK, max(SHORTEST_BLOCK, -(-inputs.shape[1] // BLOCKS)))
+
+
+def _sums(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> GramSums:
+    if suits_code(inputs, gradients):
+        return gram_sums(inputs, gradients)
+    return _sums_by_torch(inputs, gradients, block)
 
 
 def _sums_by_torch(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> GramSums:
