@@ -13,8 +13,9 @@ import math
 
 from llvmlite import ir
 
+from privctl.machine_code.building import store
 from privctl.randomness.compiled.lanes import DOUBLE, LANES, POINTER, Lanes, polynomial
-from privctl.randomness.compiled.memory import broadcast, loop, store, words
+from privctl.randomness.compiled.memory import broadcast, loop, words
 
 #: Pairs with U this close to 0 or 1 are left to ``deviates``.
 EDGE = 2.0**-23

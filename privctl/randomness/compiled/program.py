@@ -19,11 +19,12 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from privctl.machine_code import CompiledModule
+from privctl.machine_code.building import at, load, store
+from privctl.machine_code.compiling import CompiledModule
 from privctl.randomness.compiled import fine
 from privctl.randomness.compiled.fine import ROOT_HALF
 from privctl.randomness.compiled.lanes import BYTE, DOUBLE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes, polynomial
-from privctl.randomness.compiled.memory import at, broadcast, load, loop, store, words
+from privctl.randomness.compiled.memory import broadcast, loop, words
 
 #: Pairs with U below the first of these, or 1 - U below the second, are left to float64.
 LOW, HIGH = 2.0**-13, 2.0**-20

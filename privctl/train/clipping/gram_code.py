@@ -6,15 +6,15 @@ torch's products up to rounding, and each entry is summed in more parts, so its 
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+from privctl.machine_code.threads import SharedCode, can_share, run
 
 if TYPE_CHECKING:
     from privctl.train.clipping.gram_program import Tile
@@ -27,9 +27,6 @@ _MOST_POSITIONS = 256
 _TOLERANCE = 2.0**-21
 #: Positions and features of the self-test: rows beyond whole tiles, and several registers.
 _TESTED = (3, 70, 32, (48, 64))
-#: What OpenMP tells a thread: its number, and the size of its team.
-_OPENMP = ("omp_get_thread_num", "omp_get_num_threads")
-_ADDRESS = ctypes.c_void_p
 
 
 class GramSums(NamedTuple):
@@ -43,20 +40,16 @@ class GramSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    squares: Callable[..., None]
-    share: object
+    shared: SharedCode
     tile: Tile
-    module: object  # keeps the code alive
 
     @classmethod
     def of(cls, tile: Tile) -> _Code:
         """Compile; raises RuntimeError if LLVM cannot."""
-        from privctl.machine_code import CompiledModule
+        from privctl.machine_code.compiling import CompiledModule
         from privctl.train.clipping.gram_program import assembly
 
-        module = CompiledModule(assembly(tile))
-        squares = module.function("squares", None, [_ADDRESS, ctypes.c_int64, ctypes.c_int64, _ADDRESS])
-        return cls(squares, module.function("share", None, [_ADDRESS]), tile, module)
+        return cls(SharedCode.of(CompiledModule(assembly(tile)), "squares"), tile)
 
 
 def suits_code(inputs: Tensor, gradients: Sequence[Tensor]) -> bool:
@@ -70,7 +63,7 @@ def suits_code(inputs: Tensor, gradients: Sequence[Tensor]) -> bool:
     positions, sizes = inputs.shape[1], [each.shape[2] for each in tensors]
     if not 1 < positions <= _MOST_POSITIONS or positions**2 * sum(sizes) < _LEAST_PRODUCTS:
         return False
-    if torch.get_num_threads() > 1 and _team() is None:
+    if not can_share():
         return False
     code = _tested_code()
     return code is not None and not any(size % code.tile.lanes for size in sizes)
@@ -84,55 +77,24 @@ def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
 
 
 def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
-    from privctl.train.clipping.gram_program import RESULTS, Work
+    from privctl.train.clipping.gram_program import RESULTS, Fields
 
     tensors = [each if each.stride(2) == 1 else each.contiguous() for each in (inputs, *gradients)]
     table = torch.tensor([[each.data_ptr(), each.stride(0), each.stride(1), each.shape[2]] for each in tensors])
     count, positions = inputs.shape[:2]
     rows = -(-positions // code.tile.rows) * code.tile.rows
     width = -(-rows // code.tile.lanes) * code.tile.lanes
-    team = _team()
-    threads = max(1, min(torch.get_num_threads(), count)) if team else 1
-    scratch = torch.zeros(threads, 2, rows, width)
     results = torch.empty(count, len(gradients), RESULTS, dtype=torch.float64)
-    work = Work(
-        table.data_ptr(), len(gradients), positions, rows, width, count, scratch.data_ptr(), results.data_ptr(),
-        *(team.functions if team else ()),
-    )  # fmt: skip
-    numbers = torch.tensor(work)
-    if team and threads > 1:
-        team.run(code.share, numbers.data_ptr(), threads, 0)
-    else:
-        code.squares(numbers.data_ptr(), 0, count, scratch.data_ptr())
+    fields = Fields(table.data_ptr(), len(gradients), positions, rows, width, results.data_ptr())
+    run(code.shared, count, fields.scratch_numbers, fields)
     return GramSums(*results.permute(2, 1, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Team:
-    """Torch's own threads: others would wait while these spin after each operation."""
-
-    run: Callable[..., None]
-    functions: tuple[int, int]
-
-
-@cache
-def _team() -> _Team | None:
-    """The OpenMP that torch uses; None if it uses another way to run threads."""
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        run = library.GOMP_parallel
-        functions = [ctypes.cast(library[name], _ADDRESS).value for name in _OPENMP]
-    except (OSError, AttributeError):
-        return None
-    run.argtypes, run.restype = [_ADDRESS, _ADDRESS, ctypes.c_uint, ctypes.c_uint], None
-    return _Team(run, (functions[0] or 0, functions[1] or 0))
 
 
 @cache
 def _tested_code() -> _Code | None:
     """The compiled code; None if llvmlite is not installed, or if the code cannot be compiled or fails its test."""
     try:
-        from privctl.machine_code import processor_features
+        from privctl.machine_code.compiling import processor_features
         from privctl.train.clipping import gram_program
     except ImportError:
         return None

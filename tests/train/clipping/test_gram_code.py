@@ -11,6 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
+from privctl.machine_code import threads
 from privctl.train.clipping import gram, gram_code, gram_program
 from privctl.train.clipping.factors import GRAM_ERROR
 from privctl.train.clipping.gram_code import GramSums, gram_sums, suits_code
@@ -73,7 +74,7 @@ def test_results_do_not_depend_on_threads() -> None:
 
 
 def test_threads_other_than_torchs_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gram_code, "_team", lambda: None)
+    monkeypatch.setattr(threads, "_team", lambda: None)
     given = torch.randn(5, 64, 256), [torch.randn(5, 64, 256)]
     assert suits_code(*given)
     torch.set_num_threads(2)
@@ -124,7 +125,7 @@ def test_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("untested")
 def test_without_llvmlite_torch_computes_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
-    for name in ("privctl.machine_code", "privctl.train.clipping.gram_program"):
+    for name in ("privctl.machine_code.compiling", "privctl.train.clipping.gram_program"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("privctl.train.clipping.gram_program")
     assert gram_code._tested_code() is None

@@ -1,0 +1,1 @@
+"""Programs of vector operations, compiled by LLVM for this processor at run time. Most modules need llvmlite."""
