@@ -12,8 +12,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from privctl.train.clipping.norm_code import norm_sums, suits_code
 from privctl.train.clipping.products import full_precision
-from privctl.train.clipping.terms import CACHED_BYTES, Dense, GradientTerm, at_least_float32, chunk_bytes, chunks
+from privctl.train.clipping.terms import (
+    CACHED_BYTES,
+    Dense,
+    GradientTerm,
+    at_least_float32,
+    by_positions,
+    chunk_bytes,
+    chunks,
+)
 from privctl.train.clipping.use import ModuleCall
 
 _FIRST, _LAST = "channels_first", "channels_last"
@@ -23,6 +32,8 @@ def layer_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's LayerNorm."""
     assert isinstance(module, nn.LayerNorm)
     shape = module.normalized_shape
+    if len(shape) == 1 and (terms := _by_code(use, module.eps, centred=True)):
+        return terms
     return _scale_and_shift(use, len(shape), lambda x: functional.layer_norm(x, shape, eps=module.eps))
 
 
@@ -79,6 +90,9 @@ def is_scaled_rms_norm(module: nn.Module) -> bool:
 def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """A model's own RMSNorm for which ``is_scaled_rms_norm`` holds."""
     epsilon = _epsilon(module)
+    assert epsilon is not None  # is_scaled_rms_norm was asked
+    if terms := _by_code(use, epsilon, centred=False):
+        return terms
     return _scale_and_shift(use, 1, lambda x: functional.rms_norm(x, x.shape[-1:], eps=epsilon))
 
 
@@ -126,6 +140,15 @@ def _by_channel(use: ModuleCall, normalize: Callable[[Tensor], Tensor]) -> dict[
         if "bias" in use.names:
             biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
     return _join(weights, biases)
+
+
+def _by_code(use: ModuleCall, epsilon: float, *, centred: bool) -> dict[str, GradientTerm] | None:
+    """The terms of a norm of the last dimension by machine code, or None if that does not suit."""
+    inputs, gradients = by_positions(use.first), by_positions(use.gradient)
+    if not suits_code(inputs, gradients):
+        return None
+    sums = norm_sums(inputs, gradients, epsilon=epsilon, centred=centred)
+    return {name: Dense(each) for name, each in zip(("weight", "bias"), sums, strict=True) if name in use.names}
 
 
 def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, GradientTerm]:

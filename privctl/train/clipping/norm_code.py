@@ -1,0 +1,84 @@
+"""Gradients of LayerNorm and RMSNorm by machine code, for float32 numbers on a CPU where llvmlite is installed.
+
+It reads inputs and output gradients once, and keeps no normalized inputs.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privctl.machine_code.threads import SharedCode, can_share, run
+
+#: An example with fewer numbers takes torch's operations: tests of networks compile nothing.
+_LEAST_NUMBERS = 1 << 13
+#: How far the self-test's sums may be from those in float64, relative to the sums of sizes.
+_TOLERANCE = 2.0**-21
+
+
+def suits_code(inputs: Tensor, gradients: Tensor) -> bool:
+    """Whether ``norm_sums`` can, and should, be called for tensors (n, T, d).
+
+    It does not depend on earlier calls or the number of examples, so a resumed run rounds as an uninterrupted one.
+    """
+    if any(each.device.type != "cpu" or each.dtype != torch.float32 for each in (inputs, gradients)):
+        return False
+    if inputs.shape[1] * inputs.shape[2] < _LEAST_NUMBERS or not can_share():
+        return False
+    code = _tested_code()
+    return code is not None and inputs.shape[2] % code[1] == 0
+
+
+def norm_sums(inputs: Tensor, gradients: Tensor, *, epsilon: float, centred: bool) -> tuple[Tensor, Tensor]:
+    """The gradients (n, d) of each example for weight and bias, from (n, T, d); RMSNorm is not ``centred``."""
+    code = _tested_code()
+    assert code is not None  # suits_code was asked
+    return _sums(code[0], inputs, gradients, epsilon, centred)
+
+
+def _sums(code: SharedCode, inputs: Tensor, gradients: Tensor, epsilon: float, centred: bool) -> tuple[Tensor, Tensor]:
+    from privctl.train.clipping.norm_program import Fields
+
+    inputs, gradients = (each if each.stride(2) == 1 else each.contiguous() for each in (inputs, gradients))
+    count, positions, size = inputs.shape
+    weights, biases = (torch.zeros(count, size) for _ in range(2))
+    (bits,) = struct.unpack("=q", struct.pack("=d", epsilon))
+    fields = Fields(
+        inputs.data_ptr(), inputs.stride(0), inputs.stride(1), gradients.data_ptr(), gradients.stride(0),
+        gradients.stride(1), positions, size, bits, centred, weights.data_ptr(), biases.data_ptr(),
+    )  # fmt: skip
+    run(code, count, 0, fields)
+    return weights, biases
+
+
+@cache
+def _tested_code() -> tuple[SharedCode, int] | None:
+    """The compiled code and its lanes; None without llvmlite, or if the code cannot be compiled or fails its test."""
+    try:
+        from privctl.machine_code.compiling import CompiledModule, processor_features
+        from privctl.train.clipping import norm_program
+    except ImportError:
+        return None
+    lanes = 16 if "avx512f" in processor_features() else 8
+    try:
+        code = SharedCode.of(CompiledModule(norm_program.assembly(lanes)), "sums")
+    except (RuntimeError, OSError):
+        return None
+    return (code, lanes) if _is_right(code) else None
+
+
+def _is_right(code: SharedCode) -> bool:
+    """Whether the sums of ``code`` for random numbers are those of double precision, for either kind of norm."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, gradients = 1 + torch.randn(2, 3, 5, 48, generator=generator)
+    wide, factors = inputs.double(), gradients.double()
+    for centred, normalize in ((True, functional.layer_norm), (False, functional.rms_norm)):
+        products = normalize(wide, wide.shape[-1:], eps=0.25) * factors
+        for found, each in zip(_sums(code, inputs, gradients, 0.25, centred), (products, factors), strict=True):
+            if not bool(((found - each.sum(1)).abs() <= _TOLERANCE * each.abs().sum(1)).all()):
+                return False
+    return True

@@ -1,0 +1,137 @@
+"""The program for gradients of LayerNorm and RMSNorm, for LLVM: see ``norm_code``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from privctl.machine_code.building import (
+    DOUBLE,
+    FLOAT,
+    HEADER,
+    INT,
+    POINTER,
+    at,
+    define_share,
+    field,
+    integer,
+    load,
+    loop,
+    multiply_add,
+    shuffled,
+    store,
+    vector,
+    zeros,
+)
+
+
+class Fields(NamedTuple):
+    """The part of the array of work after its header.
+
+    ``inputs`` and ``gradients`` are the addresses of tensors (n, T, d) of float32 numbers, each with the distance of
+    two examples and of two positions in numbers. d, ``size``, is a multiple of the lanes. ``epsilon`` has the bits of a
+    float64 number, and ``centred`` is 1 for LayerNorm and 0 for RMSNorm. ``weights`` and ``biases`` are the addresses
+    of tensors (n, d), zero at first, to which the sums over positions are added.
+    """
+
+    inputs: int
+    of_examples: int
+    of_positions: int
+    gradients: int
+    gradients_of_examples: int
+    gradients_of_positions: int
+    positions: int
+    size: int
+    epsilon: int
+    centred: int
+    weights: int
+    biases: int
+
+
+def assembly(lanes: int) -> str:
+    """LLVM IR of ``sums(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``."""
+    module = ir.Module("norm")
+    define_share(module, _sums(module, lanes))
+    return str(module)
+
+
+def _sums(module: ir.Module, lanes: int) -> ir.Function:
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "sums")
+    work, first, last, _ = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    fused, kind = multiply_add(module, lanes), vector(lanes)
+    sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
+
+    def number(name: str, of: ir.Type = INT) -> ir.Value:
+        return field(builder, work, len(HEADER) + Fields._fields.index(name), of)
+
+    inputs, gradients, weights, biases = (
+        number(name, POINTER) for name in ("inputs", "gradients", "weights", "biases")
+    )
+    positions, size = number("positions"), number("size")
+    strides = [number(name) for name in ("of_examples", "of_positions")]
+    gradient_strides = [number(name) for name in ("gradients_of_examples", "gradients_of_positions")]
+    epsilon = builder.fptrunc(number("epsilon", DOUBLE), FLOAT)
+    count = builder.uitofp(size, FLOAT)
+    averaged = builder.mul(size, number("centred"))
+
+    def row(array: ir.Value, steps: Sequence[ir.Value], example: ir.Value, position: ir.Value) -> ir.Value:
+        return at(builder, array, builder.add(*map(builder.mul, steps, (example, position))), FLOAT)
+
+    def of_example(example: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        totals = [at(builder, each, builder.mul(example, size), FLOAT) for each in (weights, biases)]
+
+        def of_position(position: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            x = row(inputs, strides, example, position)
+            g = row(gradients, gradient_strides, example, position)
+
+            def values(place: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
+                return [builder.fadd(carried[0], load(builder, x, place, kind))]
+
+            (total,) = loop(builder, integer(0), averaged, lanes, values, [zeros(lanes)])
+            mean = _broadcast(builder, builder.fdiv(_total(builder, total), count), lanes)
+
+            def squares(place: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
+                deviation = builder.fsub(load(builder, x, place, kind), mean)
+                return [builder.call(fused, [deviation, deviation, carried[0]])]
+
+            (total,) = loop(builder, integer(0), size, lanes, squares, [zeros(lanes)])
+            variance = builder.fadd(builder.fdiv(_total(builder, total), count), epsilon)
+            inverse = builder.fdiv(ir.Constant(FLOAT, 1.0), builder.call(sqrt, [variance]))
+            scale = _broadcast(builder, inverse, lanes)
+
+            def products(place: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
+                gradient = load(builder, g, place, kind)
+                normalized = builder.fmul(builder.fsub(load(builder, x, place, kind), mean), scale)
+                weight, bias = (load(builder, total, place, kind) for total in totals)
+                store(builder, totals[0], place, builder.call(fused, [normalized, gradient, weight]))
+                store(builder, totals[1], place, builder.fadd(bias, gradient))
+                return ()
+
+            loop(builder, integer(0), size, lanes, products)
+            return ()
+
+        loop(builder, integer(0), positions, 1, of_position)
+        return ()
+
+    loop(builder, first, last, 1, of_example)
+    builder.ret_void()
+    return function
+
+
+def _total(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The sum of the lanes of ``value``, as float32, halves added first."""
+    lanes = value.type.count
+    while lanes > 1:
+        lanes //= 2
+        halves = (shuffled(builder, value, value, range(start, start + lanes)) for start in (0, lanes))
+        value = builder.fadd(*halves)
+    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+
+def _broadcast(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    empty = ir.Constant(vector(lanes), ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return shuffled(builder, one, empty, [0] * lanes)
