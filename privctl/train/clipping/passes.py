@@ -132,6 +132,23 @@ def gradients_only_for(trainable: Mapping[str, nn.Parameter], names: Collection[
             parameter.requires_grad_(True)
 
 
+@contextmanager
+def gradients_set_aside(trainable: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Inside, no parameter has a gradient; afterwards each has the one it had, whatever was computed inside.
+
+    A loss may need a backward pass of its own, as for adversarial inputs. What that accumulates in parameters is not
+    clipped.
+    """
+    before = [parameter.grad for parameter in trainable.values()]
+    for parameter in trainable.values():
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(trainable.values(), before, strict=True):
+            parameter.grad = gradient
+
+
 def saved_with(model: nn.Module) -> dict[str, Tensor]:
     """The weights and buffers that ``model`` is saved with, by name, as far as torch counts writes to them.
 
