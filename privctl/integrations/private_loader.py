@@ -25,7 +25,8 @@ class PoissonLoader:
     of each drawn user, in consecutive rows.
 
     ``draw`` returns the rows of the next batch. An empty batch is not yielded; ``step_alone`` makes its step, which is
-    noise only. ``leave`` is called where the loop ends within a pass.
+    noise only. ``leave`` is called where the loop ends within a pass, and told whether that was for an error while the
+    batch was loaded. ``dataset`` is the data set.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class PoissonLoader:
         *,
         draw: Callable[[], list[int]],
         step_alone: Callable[[], None],
-        leave: Callable[[], None],
+        leave: Callable[[bool], None],
     ) -> None:
-        self._rate, self._dataset, self._collate = rate, dataset, collate
+        self.dataset = dataset
+        self._rate, self._collate = rate, collate
         self._draw, self._step_alone, self._leave = draw, step_alone, leave
+        self._latest: object = None  # the pass that drew the latest batch
 
     def __len__(self) -> int:
         """The number of batches in one pass, empty ones included."""
@@ -47,14 +50,21 @@ class PoissonLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one pass. Raises CommandError where the previous batch was not stepped."""
-        try:
-            for _ in range(len(self)):
-                if rows := self._draw():
-                    with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
-                        batch = self._collate([self._dataset[row] for row in rows])
-                    yield batch
-                else:
-                    self._step_alone()
-        except GeneratorExit:
-            self._leave()
-            raise
+        current = object()
+        for _ in range(len(self)):
+            rows, self._latest = self._draw(), current
+            if not rows:
+                self._step_alone()
+                continue
+            try:
+                with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
+                    batch = self._collate([self.dataset[row] for row in rows])
+            except BaseException:
+                self._leave(True)
+                raise
+            try:
+                yield batch
+            except GeneratorExit:
+                if self._latest is current:
+                    self._leave(False)
+                raise

@@ -114,8 +114,8 @@ class PrivateTraining(NotATuple):
         self._parameters, self._fusible = list(self._engine.trainable.values()), fusible_activations(model)
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
-        #: Whether the last backward on the drawn batch failed, and whether such a batch was left out.
-        self._failed = self._left_failed = False
+        #: Whether the last backward on the drawn batch failed, a batch was not loaded, the pass that drew it has ended.
+        self._failed = self._not_loaded = self._left = False
         self._sums: list[Tensor] = []
         require_unstepped(model, optimizer)
         self._require_same_parameters()
@@ -282,7 +282,7 @@ class PrivateTraining(NotATuple):
     def _draw(self) -> list[int]:
         """The rows of the next step, which counts as begun from now on."""
         self._require_no_failure()
-        if self._stage is not _Stage.STEPPED:
+        if self._stage is not _Stage.STEPPED and not self._left:
             raise CommandError(
                 "the previous batch was not stepped; call backward and optimizer.step() for every batch, since each is "
                 "one step. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
@@ -304,7 +304,7 @@ class PrivateTraining(NotATuple):
         self.steps_begun += 1
         note_training(self._parameters)
         self._drawn.begin(len(rows))
-        self._stage = _Stage.DRAWN
+        self._stage, self._left = _Stage.DRAWN, False
         return rows
 
     def _step_without_rows(self) -> None:
@@ -314,10 +314,13 @@ class PrivateTraining(NotATuple):
         self._stage = _Stage.DIFFERENTIATED
         self._optimizer.step()
 
-    def _leave(self) -> None:
-        """Discard the drawn batch of a loop that ended; its step counts as begun."""
-        self._left_failed |= self._failed
-        self._stage, self._sums, self._failed = _Stage.STEPPED, [], False
+    def _leave(self, failed: bool) -> None:
+        """Note that a pass ended, perhaps before the step of its last batch, or that this batch ``failed`` to load.
+
+        The step counts as begun, and may be made until another batch is drawn.
+        """
+        self._not_loaded |= failed
+        self._left = True
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         if self._stage is _Stage.STEPPED:
@@ -355,10 +358,10 @@ class PrivateTraining(NotATuple):
 
     def _require_no_failure(self) -> None:
         """Raise CommandError where a batch that failed was left without a step, which reveals its content."""
-        if self._left_failed or (self._failed and self._stage is _Stage.DRAWN):
+        if self._not_loaded or (self._failed and self._stage is _Stage.DRAWN):
             raise CommandError(
-                "backward failed for a batch, which was not stepped, and that reveals its content; no guarantee holds "
-                "for these weights: repair the data or the loss, and start again"
+                "a batch failed, in loading or in backward, and was not stepped, which reveals its content; no guarantee "
+                "holds for these weights: repair the data or the loss, and start again"
             )
 
     def _require_no_gradients(self) -> None:

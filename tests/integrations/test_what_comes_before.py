@@ -215,3 +215,64 @@ def test_what_accelerate_prepared_is_refused() -> None:
     whole = DataLoader(data, batch_sampler=loader.batch_sampler)
     with pytest.raises(CommandError, match="not one that accelerate or a Trainer prepared"):
         privctl.make_private(model, optimizer, whole, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("part", ["record", "collate"])
+def test_a_batch_that_cannot_be_loaded_ends_the_training(part: str, tmp_path: Path) -> None:
+    """When the training ended would tell whether it holds the record that fails."""
+
+    class Broken(TensorDataset):
+        def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+            if row == 7 and part == "record":
+                raise OSError("truncated")
+            return super().__getitem__(row)
+
+    def collated(items: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if part == "collate" and any(float(inputs[0]) == 7 for inputs, _ in items):
+            raise OSError("truncated")
+        return tuple(map(torch.stack, zip(*items, strict=True)))
+
+    model = nn.Linear(5, 3)
+    data = Broken(torch.arange(60.0)[:, None].expand(-1, 5), torch.zeros(60, dtype=torch.long))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=20, collate_fn=collated)
+    private = privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    with pytest.raises(OSError, match="truncated"):
+        for _ in range(100):
+            for inputs, labels in private.loader:
+                private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
+                optimizer.step()
+    place = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), place)
+    for go_on in (lambda: next(iter(private.loader)), private.guarantee, lambda: private.report(place)):
+        with pytest.raises(CommandError, match="a batch failed, in loading or in backward, and was not stepped"):
+            go_on()  # type: ignore[operator]
+
+
+def test_batches_of_iterators_that_are_not_kept_are_trained_on() -> None:
+    loop = Loop()
+    for _ in range(5):
+        inputs, labels = next(iter(loop.private.loader))
+        loop.private.backward(loop.losses(inputs, labels))
+        loop.optimizer.step()
+    kept, later = iter(loop.private.loader), iter(loop.private.loader)
+    next(kept)
+    kept.close()  # its batch is left, and counts
+    inputs, labels = next(later)
+    assert loop.private.steps_begun >= 7
+    del kept
+    loop.private.backward(loop.losses(inputs, labels))
+    loop.optimizer.step()
+    assert loop.private.guarantee().epsilon
+    assert loop.private.loader.dataset is loop.data
+
+
+def test_an_earlier_iterator_that_ends_leaves_no_batch_of_a_later_one() -> None:
+    loop = Loop()
+    earlier, later = iter(loop.private.loader), iter(loop.private.loader)
+    loop.private.backward(loop.losses(*next(earlier)))
+    loop.optimizer.step()
+    next(later)
+    earlier.close()
+    with pytest.raises(CommandError, match="previous batch was not stepped"):
+        next(later)
