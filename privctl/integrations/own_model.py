@@ -95,6 +95,26 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         )
 
 
+def require_same_parameters(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Parameter]) -> None:
+    """Raise CommandError where the parameters of ``optimizer`` are not exactly the ``trained`` ones."""
+    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if optimized != {id(parameter) for parameter in trained}:
+        raise CommandError(
+            "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
+            "exactly these"
+        )
+
+
+def require_no_gradients(trained: Mapping[str, nn.Parameter]) -> None:
+    """Raise CommandError where other code computed a gradient of a ``trained`` parameter: not clipped, nor noisy."""
+    for name, parameter in trained.items():
+        if parameter.grad is not None:
+            raise CommandError(
+                f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
+                "backward of the private training alone, and zero_grad() before it begins"
+            )
+
+
 def note_training(trained: Sequence[nn.Parameter]) -> None:
     """Make ``require_unstepped`` refuse models with any of the ``trained`` parameters from now on."""
     for parameter in trained:

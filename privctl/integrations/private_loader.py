@@ -26,7 +26,8 @@ class PoissonLoader:
 
     ``draw`` returns the rows of the next batch. An empty batch is not yielded; ``step_alone`` makes its step, which is
     noise only. ``leave`` is called where the loop ends within a pass, and told whether that was for an error while the
-    batch was loaded. ``dataset`` is the data set.
+    batch was loaded. ``require_own_rows`` tests the collate function on the records of a batch. ``dataset`` is the data
+    set, and ``latest`` the latest batch.
     """
 
     def __init__(
@@ -38,11 +39,14 @@ class PoissonLoader:
         draw: Callable[[], list[int]],
         step_alone: Callable[[], None],
         leave: Callable[[bool], None],
+        require_own_rows: Callable[[Callable[[list[Any]], Any], list[Any]], None],
     ) -> None:
         self.dataset = dataset
+        self.latest: Any = None
         self._rate, self._collate = rate, collate
         self._draw, self._step_alone, self._leave = draw, step_alone, leave
-        self._latest: object = None  # the pass that drew the latest batch
+        self._require_own_rows = require_own_rows
+        self._drew: object = None  # the pass that drew the latest batch
 
     def __len__(self) -> int:
         """The number of batches in one pass, empty ones included."""
@@ -52,19 +56,21 @@ class PoissonLoader:
         """Yield the batches of one pass. Raises CommandError where the previous batch was not stepped."""
         current = object()
         for _ in range(len(self)):
-            rows, self._latest = self._draw(), current
+            rows, self._drew = self._draw(), current
             if not rows:
                 self._step_alone()
                 continue
             try:
                 with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
-                    batch = self._collate([self.dataset[row] for row in rows])
+                    records = [self.dataset[row] for row in rows]
+                    self.latest = self._collate(records)
+                self._require_own_rows(self._collate, records)
             except BaseException:
                 self._leave(True)
                 raise
             try:
-                yield batch
+                yield self.latest
             except GeneratorExit:
-                if self._latest is current:
+                if self._drew is current:
                     self._leave(False)
                 raise

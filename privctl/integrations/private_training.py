@@ -23,6 +23,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
+from privctl.integrations.neighbours import Neighbours
 from privctl.integrations.own_model import (
     LOOP,
     NotATuple,
@@ -33,6 +34,8 @@ from privctl.integrations.own_model import (
     note_end,
     note_training,
     require_fixed,
+    require_no_gradients,
+    require_same_parameters,
     require_saved,
     require_unstepped,
 )
@@ -93,13 +96,20 @@ class PrivateTraining(NotATuple):
     ) -> None:
         self.noise_multiplier, self.clip_norm, self.clipping, self.delta = noise_multiplier, clip_norm, clipping, delta
         self.steps_begun = 0
-        self.loader = PoissonLoader(
-            batches.rate, dataset, collate, draw=self._draw, step_alone=self._step_without_rows, leave=self._leave
-        )
         self._model, self._optimizer, self._users, self._most_steps = model, optimizer, users, most_steps
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
         self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
+        self._neighbours = Neighbours(users.per_draw, self._engine.trainable)
+        self.loader = PoissonLoader(
+            batches.rate,
+            dataset,
+            collate,
+            draw=self._draw,
+            step_alone=self._step_without_rows,
+            leave=self._leave,
+            require_own_rows=self._neighbours.require_own_rows,
+        )
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
         if adaptive is not None:
@@ -118,8 +128,8 @@ class PrivateTraining(NotATuple):
         self._failed = self._not_loaded = self._left = False
         self._sums: list[Tensor] = []
         require_unstepped(model, optimizer)
-        self._require_same_parameters()
-        self._require_no_gradients()
+        require_same_parameters(self._optimizer, self._parameters)
+        require_no_gradients(self._engine.trainable)
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
             ScalerRefused(optimizer),
@@ -150,16 +160,17 @@ class PrivateTraining(NotATuple):
             )
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
-        self._require_no_gradients()
+        require_no_gradients(self._engine.trainable)
         rows = self._drawn.expected()
         try:
             per_draw = self._users.per_draw
             # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
+            own_losses = self._users.together(losses_of, rows)
             with use_kernels(self._fusible), fixed_seed(self._parameters[0].device, secret_seed()):
-                clipped = self._engine.accumulate(
-                    self._users.together(losses_of, rows), weight=1 / self._batch_size, run=per_draw
-                )
-            require_rows(len(clipped.losses) * per_draw, rows)
+                clipped = self._engine.accumulate(own_losses, weight=1 / self._batch_size, run=per_draw)
+                require_rows(len(clipped.losses) * per_draw, rows)
+                reduced = self._engine.reduced or self._margin.reduced
+                self._neighbours.require_own_losses(own_losses, self.loader.latest, self._drawn, reduced=reduced)
             self._add(clipped)
             self._drawn.done += rows
         except BaseException:  # interrupts too, as a caller that catches one may continue with the next batch
@@ -337,8 +348,8 @@ class PrivateTraining(NotATuple):
             )
         if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
-        self._require_same_parameters()
-        self._require_no_gradients()
+        require_same_parameters(self._optimizer, self._parameters)
+        require_no_gradients(self._engine.trainable)
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
         beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]
@@ -360,27 +371,8 @@ class PrivateTraining(NotATuple):
         """Raise CommandError where a batch that failed was left without a step, which reveals its content."""
         if self._not_loaded or (self._failed and self._stage is _Stage.DRAWN):
             raise CommandError(
-                "a batch failed, in loading or in backward, and was not stepped, which reveals its content; no guarantee "
-                "holds for these weights: repair the data or the loss, and start again"
-            )
-
-    def _require_no_gradients(self) -> None:
-        """Raise CommandError where other code computed a gradient, which is neither clipped nor noisy."""
-        for name, parameter in self._engine.trainable.items():
-            if parameter.grad is not None:
-                raise CommandError(
-                    f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
-                    "backward of the private training alone, and zero_grad() before it begins"
-                )
-
-    def _require_same_parameters(self) -> None:
-        """Raise CommandError where the optimizer's parameters are not exactly the trained ones."""
-        trained = {id(parameter) for parameter in self._parameters}
-        optimized = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
-        if optimized != trained:
-            raise CommandError(
-                "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
-                "exactly these"
+                "a batch failed, in loading or in backward, and was not stepped, which reveals its content; no "
+                "guarantee holds for these weights: repair the data or the loss, and start again"
             )
 
     def _add(self, clipped: ClippedBatch) -> None:
