@@ -1,9 +1,10 @@
 """Private steps in the user's own loop: a loader of Poisson batches, clipped gradients, and noise before each step.
 
 This enforces that exactly one step follows each drawn batch, that its gradients come from ``backward`` only, one per
-row and clipped, and that noise is added before the optimizer reads them. It cannot check the loop itself: that a loss
-belongs to a drawn row and depends on that row only, and that nothing else is computed from the examples. So the report
-marks every assumption but the noise as asserted.
+row and clipped, and that noise is added before the optimizer reads them. The first batches are tested for losses that
+depend on several rows (see ``neighbours``). What else happens in the loop it cannot check: that losses of all batches
+belong to their rows alone, and that nothing else is computed from the examples. So the report marks every assumption
+but the noise as asserted.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class PrivateTraining(NotATuple):
 
         ``losses_of`` runs the model on the batch, or on the current piece from ``pieces``, and returns the losses (n,),
         where loss i depends on row i only. The first call compares the sum with autograd's, which takes one more
-        backward pass. With several records per user, the mean gradient of each user's rows is clipped.
+        backward pass; the first three call ``losses_of`` again with some rows replaced, to see that the losses of the
+        others stay the same. With several records per user, the mean gradient of each user's rows is clipped.
 
         Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 
