@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar, cast
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from blake3 import blake3
@@ -20,10 +20,16 @@ from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_m
 from privctl.train.network.tensors import read_tensors
 from privctl.train.settings.choices import ClippingStyle
 
+if TYPE_CHECKING:
+    from privctl.integrations.private_training import PrivateTraining
+
 #: Parameters that were trained privately in this process, in whichever modules they are now.
 _TRAINED = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
 _ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
+
+#: The latest private training by each optimizer.
+_LATEST: MutableMapping[torch.optim.Optimizer, ReferenceType[PrivateTraining]] = WeakKeyDictionary()
 
 #: What privctl cannot check of a loop.
 LOOP = Assumption(
@@ -113,6 +119,14 @@ def require_no_gradients(trained: Mapping[str, nn.Parameter]) -> None:
                 f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
                 "backward of the private training alone, and zero_grad() before it begins"
             )
+
+
+def close_unused(optimizer: torch.optim.Optimizer, training: PrivateTraining) -> None:
+    """Close an earlier private training by ``optimizer`` that began no step; from now on ``training`` is its latest."""
+    earlier = _LATEST[optimizer]() if optimizer in _LATEST else None
+    if earlier is not None and not earlier.steps_begun:
+        earlier.close()
+    _LATEST[optimizer] = ref(training)
 
 
 def note_training(trained: Sequence[nn.Parameter]) -> None:

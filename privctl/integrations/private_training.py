@@ -31,6 +31,7 @@ from privctl.integrations.own_model import (
     RoundingMargin,
     ScalerRefused,
     SetOnce,
+    close_unused,
     fixed_digests,
     note_end,
     note_training,
@@ -128,6 +129,7 @@ class PrivateTraining(NotATuple):
         #: Whether the last backward on the drawn batch failed, a batch was not loaded, the pass that drew it has ended.
         self._failed = self._not_loaded = self._left = False
         self._sums: list[Tensor] = []
+        close_unused(optimizer, self)
         require_unstepped(model, optimizer)
         require_same_parameters(self._optimizer, self._parameters)
         require_no_gradients(self._engine.trainable)
@@ -273,7 +275,8 @@ class PrivateTraining(NotATuple):
 
     def close(self) -> None:
         """Remove all hooks from the model and the optimizer; no report follows from weights that change after this."""
-        note_end(self._model)
+        if self.steps_begun:
+            note_end(self._model)
         self._engine.close()
         for hook in self._hooks:
             hook.remove()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 import privctl
 from privctl.domain.errors import CommandError, InputError
@@ -276,3 +276,36 @@ def test_an_earlier_iterator_that_ends_leaves_no_batch_of_a_later_one() -> None:
     earlier.close()
     with pytest.raises(CommandError, match="previous batch was not stepped"):
         next(later)
+
+
+def test_a_private_training_without_a_step_is_replaced_by_the_next(tmp_path: Path) -> None:
+    loop = Loop()
+    loader = DataLoader(loop.data, batch_size=6)
+    loop.private = privctl.make_private(loop.model, loop.optimizer, loader, noise_multiplier=2.0)
+    loop.private.close()
+    loop.private = privctl.make_private(loop.model, loop.optimizer, loader, noise_multiplier=4.0)
+    loop.train()
+    report = loop.private.report(loop.save(tmp_path / "model.safetensors"))
+    assert report.guarantees[0].noise_multiplier == 4
+
+
+def test_copies_of_records_are_refused_unless_they_are_those_of_users() -> None:
+    """Each copy adds up to the clip norm, which a guarantee for one record would not say."""
+    data = Loop().data
+    half = Subset(data, range(30))
+    rare_twice = [*range(60), *torch.tensor([3, 7])]
+    for copies in (
+        Subset(data, rare_twice),
+        ConcatDataset([half, data]),
+        Subset(ConcatDataset([data, data]), [5, 65, 7]),
+    ):
+        model = nn.Linear(5, 3)
+        optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(copies, batch_size=2)
+        with pytest.raises(CommandError, match="records are copies of others"):
+            privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+        names = [int(row) for row in rare_twice] if len(copies) == 62 else [f"{row % 30}" for row in range(len(copies))]
+        assert privctl.make_private(model, optimizer, loader, noise_multiplier=1.0, users=names)
+    model = nn.Linear(5, 3)
+    parts = ConcatDataset([half, Subset(data, range(30, 60)), TensorDataset(*data.tensors)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert privctl.make_private(model, optimizer, DataLoader(parts, batch_size=2), noise_multiplier=1.0)
