@@ -97,9 +97,10 @@ def make_private(
     ``unit`` is the name of a user in the report, such as the name of the field.
 
     Iterate over the result's ``loader``, whose batches are Poisson samples with the batch size of ``loader`` as their
-    expected size; it makes the steps of empty batches itself. For each batch call ``backward`` with a function that
-    returns the losses (n,) of its n rows, then ``optimizer.step()``. Divide batches that are too large by ``pieces``.
-    Save the model, then call ``report``. See ``PrivateTraining``.
+    expected size. If no example was drawn, the batch is one example whose gradient is not added, so that every step has
+    its batch. For each batch call ``backward`` with a function that returns the losses (n,) of its n rows, then
+    ``optimizer.step()``. Divide batches that are too large by ``pieces``. Save the model, then call ``report``. See
+    ``PrivateTraining``.
 
     Raises CommandError for settings that do not go together, InputError for a model that mixes examples or whose
     gradients cannot be computed for each example.

@@ -108,7 +108,6 @@ class PrivateTraining(NotATuple):
             dataset,
             collate,
             draw=self._draw,
-            step_alone=self._step_without_rows,
             leave=self._leave,
             require_own_rows=self._neighbours.require_own_rows,
         )
@@ -128,6 +127,7 @@ class PrivateTraining(NotATuple):
         self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
         #: Whether the last backward on the drawn batch failed, a batch was not loaded, the pass that drew it has ended.
         self._failed = self._not_loaded = self._left = False
+        self._empty = False  # whether no example was drawn
         self._sums: list[Tensor] = []
         close_unused(optimizer, self)
         require_unstepped(model, optimizer)
@@ -296,7 +296,11 @@ class PrivateTraining(NotATuple):
         return Ledger(events=(event,))
 
     def _draw(self) -> list[int]:
-        """The rows of the next step, which counts as begun from now on."""
+        """The rows of the next step, which counts as begun from now on; of a batch without any, those of one example.
+
+        The gradient of that example is not added. Were there no batch, learning rate schedules and counts of steps in
+        the loop would show that a record was not drawn.
+        """
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED and not self._left:
             raise CommandError(
@@ -316,19 +320,13 @@ class PrivateTraining(NotATuple):
         if not self.steps_begun:
             require_unstepped(self._model, self._optimizer)  # a state may have been loaded meanwhile
         drawn = self._batches.batch(self.steps_begun).tolist()
-        rows = self._users.records_of(drawn, self.steps_begun)
+        self._empty = not drawn
+        rows = self._users.records_of(drawn or [0], self.steps_begun)
         self.steps_begun += 1
         note_training(self._parameters)
         self._drawn.begin(len(rows))
         self._stage, self._left = _Stage.DRAWN, False
         return rows
-
-    def _step_without_rows(self) -> None:
-        """Make the step of an empty batch, with noise only: without a step, everyone could see that it was empty."""
-        self._sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in self._parameters]
-        self._count = torch.zeros((), dtype=torch.float64)
-        self._stage = _Stage.DIFFERENTIATED
-        self._optimizer.step()
 
     def _leave(self, failed: bool) -> None:
         """Note that a pass ended, perhaps before the step of its last batch, or that this batch ``failed`` to load.
@@ -385,9 +383,11 @@ class PrivateTraining(NotATuple):
         self._margin.note(reduced=self._engine.reduced)
         if self._engine.reduced and self._changing is not None:
             self._changing.leave_more()
-        given = (torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters)
+        given = (torch.zeros_like(p) if p.grad is None or self._empty else p.grad for p in self._parameters)
         gradients = [gradient.contiguous() for gradient in given]  # noise is added to slices of the flat tensor
-        count = self._count if self._changing is None else self._changing.count_of(clipped.norms)
+        count = torch.zeros((), dtype=torch.float64)
+        if self._changing is not None and not self._empty:
+            count = self._changing.count_of(clipped.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
             return
