@@ -111,9 +111,17 @@ def require_same_parameters(optimizer: torch.optim.Optimizer, trained: Sequence[
         )
 
 
-def require_no_gradients(trained: Mapping[str, nn.Parameter]) -> None:
-    """Raise CommandError where other code computed a gradient of a ``trained`` parameter: not clipped, nor noisy."""
+def require_as_begun(trained: Mapping[str, nn.Parameter]) -> None:
+    """Raise CommandError where a ``trained`` parameter was frozen, or other code computed a gradient of it.
+
+    Such a gradient is neither clipped nor noisy.
+    """
     for name, parameter in trained.items():
+        if not parameter.requires_grad:
+            raise CommandError(
+                f"parameter {name!r} was frozen after make_private, and all steps add noise to the same parameters; "
+                "freeze it before make_private, or give its optimizer group a learning rate of 0"
+            )
         if parameter.grad is not None:
             raise CommandError(
                 f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "

@@ -35,8 +35,8 @@ from privctl.integrations.own_model import (
     fixed_digests,
     note_end,
     note_training,
+    require_as_begun,
     require_fixed,
-    require_no_gradients,
     require_same_parameters,
     require_saved,
     require_unstepped,
@@ -132,7 +132,7 @@ class PrivateTraining(NotATuple):
         close_unused(optimizer, self)
         require_unstepped(model, optimizer)
         require_same_parameters(self._optimizer, self._parameters)
-        require_no_gradients(self._engine.trainable)
+        require_as_begun(self._engine.trainable)
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
             ScalerRefused(optimizer),
@@ -164,7 +164,7 @@ class PrivateTraining(NotATuple):
             )
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
-        require_no_gradients(self._engine.trainable)
+        require_as_begun(self._engine.trainable)
         rows = self._drawn.expected()
         try:
             per_draw = self._users.per_draw
@@ -352,7 +352,7 @@ class PrivateTraining(NotATuple):
         if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         require_same_parameters(self._optimizer, self._parameters)
-        require_no_gradients(self._engine.trainable)
+        require_as_begun(self._engine.trainable)
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
         beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]

@@ -309,3 +309,24 @@ def test_copies_of_records_are_refused_unless_they_are_those_of_users() -> None:
     parts = ConcatDataset([half, Subset(data, range(30, 60)), TensorDataset(*data.tensors)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert privctl.make_private(model, optimizer, DataLoader(parts, batch_size=2), noise_multiplier=1.0)
+
+
+def test_layers_that_are_frozen_later_are_not_trained_on_unnoticed() -> None:
+    loop = Loop()
+    loop.train()
+    loop.model[0].requires_grad_(False)
+    with pytest.raises(CommandError, match=r"'0.weight' was frozen after make_private"):
+        loop.train()
+    loop.model[0].requires_grad_(True)
+    inputs, labels = next(iter(loop.private.loader))
+    loop.private.backward(loop.losses(inputs, labels))
+
+
+def test_layers_without_a_shape_are_refused() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(12, 5)), batch_size=3)
+    with pytest.raises(InputError, match=r"'0.weight' has no shape yet; run the model once"):
+        privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    model(torch.zeros(1, 5))
+    assert privctl.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, noise_multiplier=1.0)
