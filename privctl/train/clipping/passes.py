@@ -181,7 +181,12 @@ def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
         )
     if not losses.requires_grad:
         raise InputError("the losses have no gradient; compute them from the model's output, outside torch.no_grad()")
-    if rows is not None and rows != len(losses) * run:
+    if rows is None:
+        raise InputError(
+            "the model was not run inside the function that returns the losses, where each example's gradient is "
+            "taken; run it there, not before"
+        )
+    if rows != len(losses) * run:
         extent = "a row" if run == 1 else f"for {run} rows"
         raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}")
 
