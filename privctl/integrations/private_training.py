@@ -319,6 +319,8 @@ class PrivateTraining(NotATuple):
             )
         if not self.steps_begun:
             require_unstepped(self._model, self._optimizer)  # a state may have been loaded meanwhile
+        if self.steps_begun == 1:
+            require_fixed(self._model, self._parameters, self._fixed)  # rather than after the whole training alone
         drawn = self._batches.batch(self.steps_begun).tolist()
         self._empty = not drawn
         rows = self._users.records_of(drawn or [0], self.steps_begun)

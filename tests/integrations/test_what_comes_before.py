@@ -330,3 +330,22 @@ def test_layers_without_a_shape_are_refused() -> None:
         privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
     model(torch.zeros(1, 5))
     assert privctl.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, noise_multiplier=1.0)
+
+
+def test_a_frozen_copy_that_follows_the_network_is_refused_after_a_step() -> None:
+    """Not only at the end of the training, when the report is refused."""
+    loop = Loop()
+    model = nn.ModuleDict({"student": nn.Linear(5, 3), "teacher": nn.Linear(5, 3).requires_grad_(False)})
+    optimizer = torch.optim.SGD(model["student"].parameters(), lr=0.1)
+    private = privctl.make_private(model, optimizer, DataLoader(loop.data, batch_size=20), noise_multiplier=1.0)
+
+    def train() -> None:
+        for inputs, labels in private.loader:
+            private.backward(lambda x=inputs, y=labels: F.cross_entropy(model["student"](x), y, reduction="none"))
+            optimizer.step()
+            with torch.no_grad():
+                model["teacher"].weight.lerp_(model["student"].weight, 0.1)
+
+    with pytest.raises(InputError, match=r"'teacher.weight' is not trained and changed"):
+        train()
+    assert private.steps_begun == 1

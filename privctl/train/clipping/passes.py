@@ -188,7 +188,10 @@ def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
         )
     if rows != len(losses) * run:
         extent = "a row" if run == 1 else f"for {run} rows"
-        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}")
+        raise InputError(
+            f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}, and give the "
+            "model inputs whose first dimension is the batch"
+        )
 
 
 def require_equal_losses(
