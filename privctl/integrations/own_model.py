@@ -23,8 +23,8 @@ from privctl.train.settings.choices import ClippingStyle
 if TYPE_CHECKING:
     from privctl.integrations.private_training import PrivateTraining
 
-#: Parameters that were trained privately in this process, in whichever modules they are now.
-_TRAINED = WeakIdKeyDictionary()
+#: Parameters of private trainings in this process, in whichever modules they are now, and whether a step was made.
+_TRAINED: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
 _ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
@@ -94,7 +94,7 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             "give a new optimizer, and weights from before any step on these examples: a private training cannot be "
             "continued, because its report would not count the earlier steps"
         )
-    if any(parameter in _TRAINED for parameter in model.parameters()):
+    if any(parameter in _TRAINED for parameter in model.parameters()) or _is_copy(model):
         raise CommandError(
             "this model was made private before, and a new report would not count the earlier steps; continue the "
             "earlier private training, or load the starting weights into a new model"
@@ -137,10 +137,10 @@ def close_unused(optimizer: torch.optim.Optimizer, training: PrivateTraining) ->
     _LATEST[optimizer] = ref(training)
 
 
-def note_training(trained: Sequence[nn.Parameter]) -> None:
-    """Make ``require_unstepped`` refuse models with any of the ``trained`` parameters from now on."""
+def note_training(trained: Sequence[nn.Parameter], *, stepped: bool = False) -> None:
+    """Make ``require_unstepped`` refuse models with any of ``trained`` from now on, and if ``stepped``, copies too."""
     for parameter in trained:
-        _TRAINED[parameter] = True
+        _TRAINED[parameter] = stepped or _TRAINED.get(parameter, False)
 
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
@@ -199,6 +199,17 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
                 f"{place} holds another {name!r} than the model; save the model there again, or to release that "
                 "checkpoint, load it into the model"
             )
+
+
+def _is_copy(model: nn.Module) -> bool:
+    """Whether all parameters of ``model`` to train equal ones of which private steps were made."""
+    own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter, stepped in _TRAINED.items() if stepped]
+    return bool(own) and all(any(_is_equal(each, other) for other in trained) for each in own)
+
+
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.detach().to(b.device), b.detach())
 
 
 def _stepped(state: Mapping[str, object]) -> bool:

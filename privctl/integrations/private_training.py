@@ -370,6 +370,7 @@ class PrivateTraining(NotATuple):
         for parameter in self._parameters:
             parameter.grad = None
         self._engine.bound_rows()
+        note_training(self._parameters, stepped=True)
         self._stage = _Stage.STEPPED
 
     def _require_no_failure(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -121,6 +122,11 @@ def test_the_steps_of_an_earlier_private_training_cannot_be_left_out_of_a_report
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
         with pytest.raises(CommandError, match="would not count the earlier steps"):
             privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    loaded = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+    loaded.load_state_dict(loop.model.state_dict())
+    for copied in (loaded, copy.deepcopy(loop.model).requires_grad_(True)):
+        with pytest.raises(CommandError, match="would not count the earlier steps"):
+            privctl.make_private(copied, torch.optim.SGD(copied.parameters(), lr=0.1), loader, noise_multiplier=1.0)
     anew = nn.Linear(5, 3)
     assert privctl.make_private(anew, torch.optim.SGD(anew.parameters(), lr=0.1), loader, noise_multiplier=1.0)
 
