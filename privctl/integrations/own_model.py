@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
@@ -20,16 +20,13 @@ from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_m
 from privctl.train.network.tensors import read_tensors
 from privctl.train.settings.choices import ClippingStyle
 
-if TYPE_CHECKING:
-    from privctl.integrations.private_training import PrivateTraining
-
 #: Parameters of private trainings in this process, in whichever modules they are now, and whether a step was made.
 _TRAINED: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
 _ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 #: The latest private training by each optimizer.
-_LATEST: MutableMapping[torch.optim.Optimizer, ReferenceType[PrivateTraining]] = WeakKeyDictionary()
+_LATEST: MutableMapping[torch.optim.Optimizer, ReferenceType[Any]] = WeakKeyDictionary()
 
 #: What privctl cannot check of a loop.
 LOOP = Assumption(
@@ -129,7 +126,7 @@ def require_as_begun(trained: Mapping[str, nn.Parameter]) -> None:
             )
 
 
-def close_unused(optimizer: torch.optim.Optimizer, training: PrivateTraining) -> None:
+def close_unused(optimizer: torch.optim.Optimizer, training: Any) -> None:
     """Close an earlier private training by ``optimizer`` that began no step; from now on ``training`` is its latest."""
     earlier = _LATEST[optimizer]() if optimizer in _LATEST else None
     if earlier is not None and not earlier.steps_begun:
