@@ -10,7 +10,7 @@ is not judged.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from functools import partial
@@ -31,8 +31,9 @@ from privctl.train.contribution.network_state import fixed_seed, secret_seed
 #: Batches of fewer examples are not tested, and no more batches than this. One may seem dependent, as a tensor that all
 #: records share may have as many rows as one batch, but not as several of different sizes.
 _LEAST, _MOST_BATCHES = 4, 3
-#: What equal losses may differ by, relative to a loss and to the mean, and where something was in half precision.
-_TOLERANCE, _TOLERANCE_REDUCED = 1e-5, 1e-3
+#: What equal losses may differ by, relative to a loss and to the mean: in batches of one size, where something was in
+#: half precision, and in batches of several sizes.
+_TOLERANCE, _TOLERANCE_REDUCED, _TOLERANCE_SIZES = 1e-5, 1e-3, 5e-2
 _CPU = torch.device("cpu")
 
 
@@ -84,7 +85,7 @@ class Neighbours:
         rows = drawn.current
         count = rows.stop - rows.start
         tensors = list(_by_row(batch, drawn.rows))
-        if not tensors or not self._wanted("losses", count):
+        if rows.start or not tensors or not self._wanted("losses", count):  # a batch is tested in its first piece
             return
         device = next(iter(self._trainable.values())).device
 
@@ -93,15 +94,23 @@ class Neighbours:
                 found = losses_of()
             return [found.detach().double().cpu().repeat_interleave(self._run)]
 
-        modes = [(kept, _Replacing(tensors, rows, _places(count, kept, self._run))) for kept in self._halves(count)]
+        plain, halves = partial(losses, nullcontext()), self._halves(count)
+        modes = [(kept, _Replacing(_replaced(tensors, rows, _places(count, kept, self._run)))) for kept in halves]
         replaced = [(kept, partial(losses, mode)) for kept, mode in modes]
         tolerance = _TOLERANCE_REDUCED if reduced else _TOLERANCE
-        dependent = _depends(partial(losses, nullcontext()), replaced, partial(_has_losses, tolerance), device)
-        if self._judged("losses", dependent, count):
+        dependent = _depends(plain, replaced, partial(_has_losses, tolerance), device)
+        if self._judged("losses", dependent, drawn.rows):
             raise InputError(
                 "losses of rows change when other rows of the batch are replaced, so that one record changes what "
                 "several add to the sum; compute each loss from its own row: divide by no count or mean over the "
                 "batch, scale inputs by nothing computed from the batch, and mix no rows (as mixup does)"
+            )
+        first = halves[0]
+        fewer = [(first, partial(losses, _Replacing(_cut(tensors, rows, first.stop))))]
+        if self._judged("sizes", _depends(plain, fewer, _has_fewer, device), drawn.rows):
+            raise InputError(
+                "losses of rows change when the batch has fewer rows, so that one record changes what several add to "
+                "the sum; divide by no number of rows: private steps divide by the expected batch size themselves"
             )
 
     def _wanted(self, test: str, rows: int) -> bool:
@@ -112,43 +121,42 @@ class Neighbours:
         half = rows // self._run // 2 * self._run
         return slice(0, half), slice(half, rows)
 
-    def _judged(self, test: str, dependent: bool | None, rows: int) -> bool:
+    def _judged(self, test: str, dependent: bool, rows: int) -> bool:
         """Whether several batches seemed ``dependent``, of which this one, of so many ``rows``, is the latest."""
         self._remaining[test] = self._remaining.get(test, _MOST_BATCHES) - 1
         sizes = self._suspected.setdefault(test, [])
         sizes += [rows] if dependent else []
-        return bool(dependent) and (len(set(sizes)) > 1 or len(sizes) == _MOST_BATCHES)
+        return dependent and (len(set(sizes)) > 1 or len(sizes) == _MOST_BATCHES)
 
 
 def _depends(
     plain: Callable[[], list[Tensor]],
-    replaced: Sequence[tuple[slice, Callable[[], list[Tensor]]]],
+    changed: Sequence[tuple[slice, Callable[[], list[Tensor]]]],
     has: Callable[[slice, Tensor, Tensor], bool],
     device: torch.device,
-) -> bool | None:
-    """Whether a ``replaced`` computation lacks rows of the ``plain`` one; None if that cannot be judged.
+) -> bool:
+    """Whether a ``changed`` computation is seen to lack rows of the ``plain`` one.
 
-    ``has`` is asked about the rows that were kept, and about every tensor that has the same shape in both.
+    ``has`` is asked about the rows that were kept, and about each tensor of both.
     """
-    seed, computations = secret_seed(), [plain, *[compute for _, compute in replaced], plain]
+    seed, computations = secret_seed(), [plain, *[compute for _, compute in changed], plain]
     try:
         trials = [_tried(each, device, seed) for each in computations]
         first, *others, last = trials
         if not _alike(first, last) or any(other.random != first.random for other in others):
-            return None
+            return False
         pairs = [
             (kept, *pair)
-            for (kept, _), other in zip(replaced, others, strict=True)
+            for (kept, _), other in zip(changed, others, strict=True)
             for pair in zip(first.values, other.values, strict=True)
-            if pair[0].shape == pair[1].shape
         ]
         if all(has(*each) for each in pairs):
-            return False if pairs else None
+            return False
         # A draw from a generator of the user's may have differed by chance.
         again = [_tried(each, device, seed) for each in computations * 2]
-        return True if all(_alike(*each) for each in zip(again, trials * 2, strict=True)) else None
+        return all(_alike(*each) for each in zip(again, trials * 2, strict=True))
     except Exception:  # of the user's code, which may not be made for such a batch
-        return None
+        return False
 
 
 def _tried(compute: Callable[[], list[Tensor]], device: torch.device, seed: int) -> _Trial:
@@ -188,8 +196,11 @@ def _places(rows: int, kept: slice, run: int) -> Tensor:
 
 
 def _has_rows(kept: slice, rows: Tensor, others: Tensor) -> bool:
-    """Whether ``others`` has the ``kept`` rows of a tensor, or as many of its rows, as records may be sorted."""
-    if torch.equal(rows[kept], others[kept]):
+    """Whether ``others`` has the ``kept`` rows of a tensor, or as many of its rows, as records may be sorted.
+
+    Rows of another length, as padded texts may have, are not compared.
+    """
+    if rows.shape != others.shape or torch.equal(rows[kept], others[kept]):
         return True
     known = {row.numpy().tobytes() for row in others}
     return sum(row.numpy().tobytes() in known for row in rows) >= len(rows[kept])
@@ -198,12 +209,17 @@ def _has_rows(kept: slice, rows: Tensor, others: Tensor) -> bool:
 def _has_losses(tolerance: float, kept: slice, losses: Tensor, others: Tensor) -> bool:
     """The same for losses, which may differ by rounding."""
     allowed = tolerance * (losses.abs() + losses.abs().mean())
-    if bool(((losses - others).abs() <= allowed)[kept].all()):
+    if bool(((losses[kept] - others[kept]).abs() <= allowed[kept]).all()):
         return True
     ordered = others.sort().values
     above = torch.searchsorted(ordered, losses).clamp(max=len(ordered) - 1)
     distances = [(ordered[place] - losses).abs() for place in (above, (above - 1).clamp(min=0))]
     return int((torch.minimum(*distances) <= allowed).sum()) >= len(losses[kept])
+
+
+def _has_fewer(kept: slice, losses: Tensor, fewer: Tensor) -> bool:
+    """Whether the losses of the ``kept`` rows alone are among ``losses``, up to what another size of a batch rounds."""
+    return len(fewer) != len(losses[kept]) or _has_losses(_TOLERANCE_SIZES, kept, fewer, losses)
 
 
 def _by_row(batch: Any, rows: int) -> Iterator[Tensor]:
@@ -221,19 +237,29 @@ def _is_sorted(values: Tensor) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-class _Replacing(TorchFunctionMode):
-    """Inside, torch's functions get ``tensors`` with other ``rows``, those at ``places`` among them.
+def _replaced(tensors: Sequence[Tensor], rows: slice, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The ``tensors``, whole and cut to ``rows``, and the same with those at ``places`` of ``rows`` as their rows."""
+    for tensor in tensors:
+        other = tensor.detach().clone()
+        other[rows] = tensor.detach()[rows][places.to(tensor.device)]
+        yield from ((tensor, other), (tensor[rows], other[rows]))
 
-    This holds for all tensors equal to one of ``tensors``, or to its ``rows``, wherever the code has them from.
+
+def _cut(tensors: Sequence[Tensor], rows: slice, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The ``tensors``, whole and cut to ``rows``, and the same that end after the first ``count`` of ``rows``."""
+    for tensor in tensors:
+        yield from ((tensor, tensor[: rows.start + count]), (tensor[rows], tensor[rows][:count]))
+
+
+class _Replacing(TorchFunctionMode):
+    """Inside, torch's functions get the other tensor of ``pairs`` in place of one equal to the first.
+
+    Tensors are equal if their values are, wherever the code has them from.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], rows: slice, places: Tensor) -> None:
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-        for tensor in tensors:
-            other = tensor.detach().clone()
-            other[rows] = tensor.detach()[rows][places.to(tensor.device)]
-            self._pairs += [(tensor, other), (tensor[rows], other[rows])]
+        self._pairs = list(pairs)
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

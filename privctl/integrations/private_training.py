@@ -145,8 +145,9 @@ class PrivateTraining(NotATuple):
 
         ``losses_of`` runs the model on the batch, or on the current piece from ``pieces``, and returns the losses (n,),
         where loss i depends on row i only. The first call compares the sum with autograd's, which takes one more
-        backward pass; the first three call ``losses_of`` again with some rows replaced, to see that the losses of the
-        others stay the same. With several records per user, the mean gradient of each user's rows is clipped.
+        backward pass; in the first three batches ``losses_of`` is called again with other rows, to see that the losses
+        of the remaining ones stay the same. With several records per user, the mean gradient of each user's rows is
+        clipped.
 
         Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 

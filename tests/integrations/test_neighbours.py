@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privctl
 from privctl.domain.errors import CommandError, InputError
-from privctl.integrations.neighbours import Neighbours, _by_row, _Replacing
+from privctl.integrations.neighbours import Neighbours, _by_row, _replaced, _Replacing
 from privctl.integrations.private_training import PrivateTraining
 
 _ROWS, _BATCH, _LENGTH = 100, 20, 7
@@ -54,7 +54,9 @@ def train(
 
 def divided_by_a_count(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """As where the losses of tokens are divided by how many the whole batch has."""
-    counted = (labels > 0).float()
+    counted = (inputs > 0).double() @ torch.rand(
+        _LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     return own(model, inputs, labels) * counted / counted.sum()
 
 
@@ -76,6 +78,22 @@ def of_mixed_rows(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
 def weighted_by_classes(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return own(model, inputs, labels) / torch.bincount(labels, minlength=3)[labels]
+
+
+def divided_by_the_size(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return own(model, inputs, labels) / len(labels)
+
+
+def divided_by_the_size_as_a_number(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return own(model, inputs, labels) / inputs.shape[0]
+
+
+@pytest.mark.parametrize("pieces", [0, 9])
+@pytest.mark.parametrize("losses", [divided_by_the_size, divided_by_the_size_as_a_number])
+def test_losses_that_are_divided_by_the_size_of_the_batch_end_the_training(losses: Losses, pieces: int) -> None:
+    """A record then changes the sum by its own gradient and by the share that it takes from all others."""
+    with pytest.raises(InputError, match="losses of rows change when the batch has fewer rows"):
+        train(losses, pieces=pieces, steps=12)
 
 
 @pytest.mark.parametrize("pieces", [0, 9])
@@ -256,7 +274,7 @@ def test_rows_of_records_are_replaced_and_where_they_begin_is_not() -> None:
     batch = {"starts": torch.tensor([0, 2, 3, 9]), "labels": torch.tensor([2, 0, 1, 1]), "square": torch.eye(4)}
     (labels,) = _by_row(batch, 4)
     assert labels is batch["labels"]
-    with _Replacing([labels], slice(1, 4), torch.tensor([1, 1, 2])):
+    with _Replacing(_replaced([labels], slice(1, 4), torch.tensor([1, 1, 2]))):
         assert (labels + 0).tolist() == [2, 1, 1, 1]
         assert (torch.tensor([0, 1, 1]) + 0).tolist() == [1, 1, 1]
         assert (torch.tensor([2, 0, 1, 2]) + 0).tolist() == [2, 0, 1, 2]
