@@ -22,6 +22,11 @@ class DrawnRows:
         self.rows, self.done = rows, 0
         self._piece: slice | None = None
 
+    @property
+    def current(self) -> slice:
+        """The rows of the current piece, or all without pieces."""
+        return self._piece or slice(0, self.rows)
+
     def expected(self) -> int:
         """The number of rows of the next ``backward``: those of the current piece, or all without pieces.
 

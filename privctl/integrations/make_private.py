@@ -21,7 +21,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.integrations.own_model import is_compiled
 from privctl.integrations.private_loader import steps_per_pass
 from privctl.integrations.private_training import PrivateTraining
-from privctl.integrations.users import Users, users_of
+from privctl.integrations.users import Users, require_each_once, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (
     LEARNING_RATE,
@@ -97,9 +97,10 @@ def make_private(
     ``unit`` is the name of a user in the report, such as the name of the field.
 
     Iterate over the result's ``loader``, whose batches are Poisson samples with the batch size of ``loader`` as their
-    expected size; it makes the steps of empty batches itself. For each batch call ``backward`` with a function that
-    returns the losses (n,) of its n rows, then ``optimizer.step()``. Divide batches that are too large by ``pieces``.
-    Save the model, then call ``report``. See ``PrivateTraining``.
+    expected size. If no example was drawn, the batch is one example whose gradient is not added, so that every step has
+    its batch. For each batch call ``backward`` with a function that returns the losses (n,) of its n rows, then
+    ``optimizer.step()``. Divide batches that are too large by ``pieces``. Save the model, then call ``report``. See
+    ``PrivateTraining``.
 
     Raises CommandError for settings that do not go together, InputError for a model that mixes examples or whose
     gradients cannot be computed for each example.
@@ -115,6 +116,8 @@ def make_private(
         )
     _require_kinds(model, optimizer, loader)
     user_records = users_of(users, _records(loader), unit, records_per_draw)
+    if users is None:
+        require_each_once(loader.dataset)
     examples, size = user_records.count, _size(loader, user_records)
     most_steps: int | None = None
     rate = size / examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from blake3 import blake3
@@ -20,10 +20,13 @@ from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_m
 from privctl.train.network.tensors import read_tensors
 from privctl.train.settings.choices import ClippingStyle
 
-#: Parameters that were trained privately in this process, in whichever modules they are now.
-_TRAINED = WeakIdKeyDictionary()
+#: Parameters of private trainings in this process, in whichever modules they are now, and whether a step was made.
+_TRAINED: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
 _ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
+
+#: The latest private training by each optimizer.
+_LATEST: MutableMapping[torch.optim.Optimizer, ReferenceType[Any]] = WeakKeyDictionary()
 
 #: What privctl cannot check of a loop.
 LOOP = Assumption(
@@ -88,17 +91,53 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             "give a new optimizer, and weights from before any step on these examples: a private training cannot be "
             "continued, because its report would not count the earlier steps"
         )
-    if any(parameter in _TRAINED for parameter in model.parameters()):
+    if any(parameter in _TRAINED for parameter in model.parameters()) or _is_copy(model):
         raise CommandError(
             "this model was made private before, and a new report would not count the earlier steps; continue the "
             "earlier private training, or load the starting weights into a new model"
         )
 
 
-def note_training(trained: Sequence[nn.Parameter]) -> None:
-    """Make ``require_unstepped`` refuse models with any of the ``trained`` parameters from now on."""
+def require_same_parameters(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Parameter]) -> None:
+    """Raise CommandError where the parameters of ``optimizer`` are not exactly the ``trained`` ones."""
+    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if optimized != {id(parameter) for parameter in trained}:
+        raise CommandError(
+            "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
+            "exactly these"
+        )
+
+
+def require_as_begun(trained: Mapping[str, nn.Parameter]) -> None:
+    """Raise CommandError where a ``trained`` parameter was frozen, or other code computed a gradient of it.
+
+    Such a gradient is neither clipped nor noisy.
+    """
+    for name, parameter in trained.items():
+        if not parameter.requires_grad:
+            raise CommandError(
+                f"parameter {name!r} was frozen after make_private, and all steps add noise to the same parameters; "
+                "freeze it before make_private, or give its optimizer group a learning rate of 0"
+            )
+        if parameter.grad is not None:
+            raise CommandError(
+                f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
+                "backward of the private training alone, and zero_grad() before it begins"
+            )
+
+
+def close_unused(optimizer: torch.optim.Optimizer, training: Any) -> None:
+    """Close an earlier private training by ``optimizer`` that began no step; from now on ``training`` is its latest."""
+    earlier = _LATEST[optimizer]() if optimizer in _LATEST else None
+    if earlier is not None and not earlier.steps_begun:
+        earlier.close()
+    _LATEST[optimizer] = ref(training)
+
+
+def note_training(trained: Sequence[nn.Parameter], *, stepped: bool = False) -> None:
+    """Make ``require_unstepped`` refuse models with any of ``trained`` from now on, and if ``stepped``, copies too."""
     for parameter in trained:
-        _TRAINED[parameter] = True
+        _TRAINED[parameter] = stepped or _TRAINED.get(parameter, False)
 
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
@@ -157,6 +196,17 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
                 f"{place} holds another {name!r} than the model; save the model there again, or to release that "
                 "checkpoint, load it into the model"
             )
+
+
+def _is_copy(model: nn.Module) -> bool:
+    """Whether all parameters of ``model`` to train equal ones of which private steps were made."""
+    own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter, stepped in _TRAINED.items() if stepped]
+    return bool(own) and all(any(_is_equal(each, other) for other in trained) for each in own)
+
+
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.detach().to(b.device), b.detach())
 
 
 def _stepped(state: Mapping[str, object]) -> bool:

@@ -14,7 +14,7 @@ _CPU = torch.device("cpu")
 
 
 def steps_per_pass(rate: float) -> int:
-    """The number of batches in one pass over the data at sampling rate ``rate``, empty ones included."""
+    """The number of batches in one pass over the data at sampling rate ``rate``."""
     return math.ceil(round(1 / rate, 6))
 
 
@@ -24,8 +24,9 @@ class PoissonLoader:
     A pass draws each example once in expectation. Where users are the examples, a batch has the same number of records
     of each drawn user, in consecutive rows.
 
-    ``draw`` returns the rows of the next batch. An empty batch is not yielded; ``step_alone`` makes its step, which is
-    noise only. ``leave`` is called where the loop ends within a pass.
+    ``draw`` returns the rows of the next batch, at least one. ``leave`` is called where the loop ends within a pass,
+    and told whether that was for an error while the batch was loaded. ``require_own_rows`` tests the collate function
+    on the records of a batch. ``dataset`` is the data set, and ``latest`` the latest batch.
     """
 
     def __init__(
@@ -35,26 +36,36 @@ class PoissonLoader:
         collate: Callable[[list[Any]], Any],
         *,
         draw: Callable[[], list[int]],
-        step_alone: Callable[[], None],
-        leave: Callable[[], None],
+        leave: Callable[[bool], None],
+        require_own_rows: Callable[[Callable[[list[Any]], Any], list[Any]], None],
     ) -> None:
-        self._rate, self._dataset, self._collate = rate, dataset, collate
-        self._draw, self._step_alone, self._leave = draw, step_alone, leave
+        self.dataset = dataset
+        self.latest: Any = None
+        self._rate, self._collate = rate, collate
+        self._draw, self._leave = draw, leave
+        self._require_own_rows = require_own_rows
+        self._drew: object = None  # the pass that drew the latest batch
 
     def __len__(self) -> int:
-        """The number of batches in one pass, empty ones included."""
+        """The number of batches in one pass."""
         return steps_per_pass(self._rate)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one pass. Raises CommandError where the previous batch was not stepped."""
-        try:
-            for _ in range(len(self)):
-                if rows := self._draw():
-                    with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
-                        batch = self._collate([self._dataset[row] for row in rows])
-                    yield batch
-                else:
-                    self._step_alone()
-        except GeneratorExit:
-            self._leave()
-            raise
+        current = object()
+        for _ in range(len(self)):
+            rows, self._drew = self._draw(), current
+            try:
+                with fixed_seed(_CPU, secret_seed()):  # of random changes of rows, as in ``backward``
+                    records = [self.dataset[row] for row in rows]
+                    self.latest = self._collate(records)
+                self._require_own_rows(self._collate, records)
+            except BaseException:
+                self._leave(True)
+                raise
+            try:
+                yield self.latest
+            except GeneratorExit:
+                if self._drew is current:
+                    self._leave(False)
+                raise

@@ -1,9 +1,10 @@
 """Private steps in the user's own loop: a loader of Poisson batches, clipped gradients, and noise before each step.
 
 This enforces that exactly one step follows each drawn batch, that its gradients come from ``backward`` only, one per
-row and clipped, and that noise is added before the optimizer reads them. It cannot check the loop itself: that a loss
-belongs to a drawn row and depends on that row only, and that nothing else is computed from the examples. So the report
-marks every assumption but the noise as asserted.
+row and clipped, and that noise is added before the optimizer reads them. The first batches are tested for losses that
+depend on several rows (see ``neighbours``). What else happens in the loop it cannot check: that losses of all batches
+belong to their rows alone, and that nothing else is computed from the examples. So the report marks every assumption
+but the noise as asserted.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
+from privctl.integrations.neighbours import Neighbours
 from privctl.integrations.own_model import (
     LOOP,
     NotATuple,
     RoundingMargin,
     ScalerRefused,
     SetOnce,
+    close_unused,
     fixed_digests,
     note_end,
     note_training,
+    require_as_begun,
     require_fixed,
+    require_same_parameters,
     require_saved,
     require_unstepped,
 )
@@ -93,13 +98,19 @@ class PrivateTraining(NotATuple):
     ) -> None:
         self.noise_multiplier, self.clip_norm, self.clipping, self.delta = noise_multiplier, clip_norm, clipping, delta
         self.steps_begun = 0
-        self.loader = PoissonLoader(
-            batches.rate, dataset, collate, draw=self._draw, step_alone=self._step_without_rows, leave=self._leave
-        )
         self._model, self._optimizer, self._users, self._most_steps = model, optimizer, users, most_steps
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
         self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
+        self._neighbours = Neighbours(users.per_draw, self._engine.trainable)
+        self.loader = PoissonLoader(
+            batches.rate,
+            dataset,
+            collate,
+            draw=self._draw,
+            leave=self._leave,
+            require_own_rows=self._neighbours.require_own_rows,
+        )
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
         if adaptive is not None:
@@ -114,12 +125,14 @@ class PrivateTraining(NotATuple):
         self._parameters, self._fusible = list(self._engine.trainable.values()), fusible_activations(model)
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
-        #: Whether the last backward on the drawn batch failed, and whether such a batch was left out.
-        self._failed = self._left_failed = False
+        #: Whether the last backward on the drawn batch failed, a batch was not loaded, the pass that drew it has ended.
+        self._failed = self._not_loaded = self._left = False
+        self._empty = False  # whether no example was drawn
         self._sums: list[Tensor] = []
+        close_unused(optimizer, self)
         require_unstepped(model, optimizer)
-        self._require_same_parameters()
-        self._require_no_gradients()
+        require_same_parameters(self._optimizer, self._parameters)
+        require_as_begun(self._engine.trainable)
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
             ScalerRefused(optimizer),
@@ -132,7 +145,9 @@ class PrivateTraining(NotATuple):
 
         ``losses_of`` runs the model on the batch, or on the current piece from ``pieces``, and returns the losses (n,),
         where loss i depends on row i only. The first call compares the sum with autograd's, which takes one more
-        backward pass. With several records per user, the mean gradient of each user's rows is clipped.
+        backward pass; in the first three batches ``losses_of`` is called again with other rows, to see that the losses
+        of the remaining ones stay the same. With several records per user, the mean gradient of each user's rows is
+        clipped.
 
         Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 
@@ -150,16 +165,17 @@ class PrivateTraining(NotATuple):
             )
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
-        self._require_no_gradients()
+        require_as_begun(self._engine.trainable)
         rows = self._drawn.expected()
         try:
             per_draw = self._users.per_draw
             # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
+            own_losses = self._users.together(losses_of, rows)
             with use_kernels(self._fusible), fixed_seed(self._parameters[0].device, secret_seed()):
-                clipped = self._engine.accumulate(
-                    self._users.together(losses_of, rows), weight=1 / self._batch_size, run=per_draw
-                )
-            require_rows(len(clipped.losses) * per_draw, rows)
+                clipped = self._engine.accumulate(own_losses, weight=1 / self._batch_size, run=per_draw)
+                require_rows(len(clipped.losses) * per_draw, rows)
+                reduced = self._engine.reduced or self._margin.reduced
+                self._neighbours.require_own_losses(own_losses, self.loader.latest, self._drawn, reduced=reduced)
             self._add(clipped)
             self._drawn.done += rows
         except BaseException:  # interrupts too, as a caller that catches one may continue with the next batch
@@ -260,7 +276,8 @@ class PrivateTraining(NotATuple):
 
     def close(self) -> None:
         """Remove all hooks from the model and the optimizer; no report follows from weights that change after this."""
-        note_end(self._model)
+        if self.steps_begun:
+            note_end(self._model)
         self._engine.close()
         for hook in self._hooks:
             hook.remove()
@@ -280,9 +297,13 @@ class PrivateTraining(NotATuple):
         return Ledger(events=(event,))
 
     def _draw(self) -> list[int]:
-        """The rows of the next step, which counts as begun from now on."""
+        """The rows of the next step, which counts as begun from now on; of a batch without any, those of one example.
+
+        The gradient of that example is not added. Were there no batch, learning rate schedules and counts of steps in
+        the loop would show that a record was not drawn.
+        """
         self._require_no_failure()
-        if self._stage is not _Stage.STEPPED:
+        if self._stage is not _Stage.STEPPED and not self._left:
             raise CommandError(
                 "the previous batch was not stepped; call backward and optimizer.step() for every batch, since each is "
                 "one step. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
@@ -299,25 +320,24 @@ class PrivateTraining(NotATuple):
             )
         if not self.steps_begun:
             require_unstepped(self._model, self._optimizer)  # a state may have been loaded meanwhile
+        if self.steps_begun == 1:
+            require_fixed(self._model, self._parameters, self._fixed)  # rather than after the whole training alone
         drawn = self._batches.batch(self.steps_begun).tolist()
-        rows = self._users.records_of(drawn, self.steps_begun)
+        self._empty = not drawn
+        rows = self._users.records_of(drawn or [0], self.steps_begun)
         self.steps_begun += 1
         note_training(self._parameters)
         self._drawn.begin(len(rows))
-        self._stage = _Stage.DRAWN
+        self._stage, self._left = _Stage.DRAWN, False
         return rows
 
-    def _step_without_rows(self) -> None:
-        """Make the step of an empty batch, with noise only: without a step, everyone could see that it was empty."""
-        self._sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in self._parameters]
-        self._count = torch.zeros((), dtype=torch.float64)
-        self._stage = _Stage.DIFFERENTIATED
-        self._optimizer.step()
+    def _leave(self, failed: bool) -> None:
+        """Note that a pass ended, perhaps before the step of its last batch, or that this batch ``failed`` to load.
 
-    def _leave(self) -> None:
-        """Discard the drawn batch of a loop that ended; its step counts as begun."""
-        self._left_failed |= self._failed
-        self._stage, self._sums, self._failed = _Stage.STEPPED, [], False
+        The step counts as begun, and may be made until another batch is drawn.
+        """
+        self._not_loaded |= failed
+        self._left = True
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         if self._stage is _Stage.STEPPED:
@@ -334,8 +354,8 @@ class PrivateTraining(NotATuple):
             )
         if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
-        self._require_same_parameters()
-        self._require_no_gradients()
+        require_same_parameters(self._optimizer, self._parameters)
+        require_as_begun(self._engine.trainable)
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
         beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]
@@ -351,33 +371,15 @@ class PrivateTraining(NotATuple):
         for parameter in self._parameters:
             parameter.grad = None
         self._engine.bound_rows()
+        note_training(self._parameters, stepped=True)
         self._stage = _Stage.STEPPED
 
     def _require_no_failure(self) -> None:
         """Raise CommandError where a batch that failed was left without a step, which reveals its content."""
-        if self._left_failed or (self._failed and self._stage is _Stage.DRAWN):
+        if self._not_loaded or (self._failed and self._stage is _Stage.DRAWN):
             raise CommandError(
-                "backward failed for a batch, which was not stepped, and that reveals its content; no guarantee holds "
-                "for these weights: repair the data or the loss, and start again"
-            )
-
-    def _require_no_gradients(self) -> None:
-        """Raise CommandError where other code computed a gradient, which is neither clipped nor noisy."""
-        for name, parameter in self._engine.trainable.items():
-            if parameter.grad is not None:
-                raise CommandError(
-                    f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
-                    "backward of the private training alone, and zero_grad() before it begins"
-                )
-
-    def _require_same_parameters(self) -> None:
-        """Raise CommandError where the optimizer's parameters are not exactly the trained ones."""
-        trained = {id(parameter) for parameter in self._parameters}
-        optimized = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
-        if optimized != trained:
-            raise CommandError(
-                "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
-                "exactly these"
+                "a batch failed, in loading or in backward, and was not stepped, which reveals its content; no "
+                "guarantee holds for these weights: repair the data or the loss, and start again"
             )
 
     def _add(self, clipped: ClippedBatch) -> None:
@@ -385,9 +387,11 @@ class PrivateTraining(NotATuple):
         self._margin.note(reduced=self._engine.reduced)
         if self._engine.reduced and self._changing is not None:
             self._changing.leave_more()
-        given = (torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters)
+        given = (torch.zeros_like(p) if p.grad is None or self._empty else p.grad for p in self._parameters)
         gradients = [gradient.contiguous() for gradient in given]  # noise is added to slices of the flat tensor
-        count = self._count if self._changing is None else self._changing.count_of(clipped.norms)
+        count = torch.zeros((), dtype=torch.float64)
+        if self._changing is not None and not self._empty:
+            count = self._changing.count_of(clipped.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
             return

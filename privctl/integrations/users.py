@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch.utils.data import ConcatDataset, Subset
 
 from privctl.data.names import alike, spelled_alike
 from privctl.domain.errors import CommandError, InputError
@@ -112,6 +113,29 @@ def require_rows(found: int, drawn: int) -> None:
             "nor extended; one that is too large to compute at once goes in the pieces of the private training's "
             "pieces(ROWS)"
         )
+
+
+def require_each_once(dataset: Any) -> None:
+    """Raise CommandError where a Subset or ConcatDataset has a record several times, as for rare classes.
+
+    Each of its copies is drawn and clipped by itself.
+    """
+    if isinstance(dataset, Subset | ConcatDataset):
+        positions = _positions(dataset, {})
+        if repeated := len(positions) - len(np.unique(positions)):
+            raise CommandError(
+                f"{repeated} of the data set's {len(positions)} records are copies of others, each of which would "
+                "count as an example; give each record once, or pass users, with one name for all copies of a record"
+            )
+
+
+def _positions(dataset: Any, numbers: dict[int, int]) -> NDArray[np.int64]:
+    """A number for each record, the same for copies; ``numbers`` has those of the data sets seen, by their ids."""
+    if isinstance(dataset, Subset):
+        return _positions(dataset.dataset, numbers)[np.asarray(dataset.indices, dtype=np.int64)]
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([_positions(each, numbers) for each in dataset.datasets])
+    return (numbers.setdefault(id(dataset), len(numbers)) << 40) + np.arange(len(dataset), dtype=np.int64)
 
 
 def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int) -> Users:

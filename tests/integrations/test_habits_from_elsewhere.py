@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import privctl
@@ -126,3 +127,12 @@ def test_a_report_in_the_way_is_told_in_arguments(tmp_path: Path) -> None:
     with pytest.raises(CommandError) as caught:
         loop.private.report(model, output=model, force=True)
     assert "--" not in str(caught.value)
+
+
+def test_a_model_that_was_run_before_backward_is_told() -> None:
+    loop = Loop()
+    inputs, labels = next(iter(loop.private.loader))
+    outputs = loop.model(inputs)
+    with pytest.raises(InputError, match="the model was not run inside the function that returns the losses"):
+        loop.private.backward(lambda: functional.cross_entropy(outputs, labels, reduction="none"))
+    loop.private.backward(loop.losses(inputs, labels))

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -65,20 +65,26 @@ def test_the_noise_has_the_size_that_is_stated() -> None:
     assert spread == pytest.approx(3 * 0.5 / BATCH, rel=0.05)
 
 
-def test_batches_are_poisson_samples_and_empty_ones_are_stepped() -> None:
-    loop = Loop(batch=1)
-    sizes = []
+@pytest.mark.parametrize("users", [False, True])
+def test_batches_are_poisson_samples_and_every_step_has_one(users: bool) -> None:
+    """A loop that saw no batch of a step could not make the step of a learning rate schedule either."""
+    more: dict[str, Any] = {"users": list(range(EXAMPLES)), "target_unclipped_quantile": 0.5} if users else {}
+    loop = Loop(batch=1, **more)
+    sizes, empty = [], 0
     for _ in range(3):
         for inputs, labels in loop.private.loader:
-            sizes.append(len(labels))
             loop.private.backward(loop.losses(inputs, labels))
+            if loop.private._empty:
+                assert len(labels) == 1
+                assert not any(bool(each.any()) for each in (*loop.private._sums, loop.private._count))
+                empty += 1
             loop.optimizer.step()
-    assert loop.private.steps_begun == 3 * EXAMPLES
-    empty = loop.private.steps_begun - len(sizes)
+            sizes.append(len(labels))
+    assert loop.private.steps_begun == len(sizes) == 3 * EXAMPLES
     assert 0 not in sizes
     # of 180 batches of expected size 1, 0.364 are empty: 66, five standard deviations of 6.5 either way
     assert 33 < empty < 98
-    assert np.mean(sizes) * len(sizes) == pytest.approx(180, abs=5 * math.sqrt(180))
+    assert sum(sizes) - empty == pytest.approx(180, abs=5 * math.sqrt(180))
 
 
 def test_ten_lines_and_a_report_that_verifies(tmp_path: Path) -> None:

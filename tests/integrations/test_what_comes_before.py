@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 import privctl
 from privctl.domain.errors import CommandError, InputError
@@ -121,6 +122,11 @@ def test_the_steps_of_an_earlier_private_training_cannot_be_left_out_of_a_report
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
         with pytest.raises(CommandError, match="would not count the earlier steps"):
             privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    loaded = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+    loaded.load_state_dict(loop.model.state_dict())
+    for copied in (loaded, copy.deepcopy(loop.model).requires_grad_(True)):
+        with pytest.raises(CommandError, match="would not count the earlier steps"):
+            privctl.make_private(copied, torch.optim.SGD(copied.parameters(), lr=0.1), loader, noise_multiplier=1.0)
     anew = nn.Linear(5, 3)
     assert privctl.make_private(anew, torch.optim.SGD(anew.parameters(), lr=0.1), loader, noise_multiplier=1.0)
 
@@ -215,3 +221,137 @@ def test_what_accelerate_prepared_is_refused() -> None:
     whole = DataLoader(data, batch_sampler=loader.batch_sampler)
     with pytest.raises(CommandError, match="not one that accelerate or a Trainer prepared"):
         privctl.make_private(model, optimizer, whole, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("part", ["record", "collate"])
+def test_a_batch_that_cannot_be_loaded_ends_the_training(part: str, tmp_path: Path) -> None:
+    """When the training ended would tell whether it holds the record that fails."""
+
+    class Broken(TensorDataset):
+        def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+            if row == 7 and part == "record":
+                raise OSError("truncated")
+            return super().__getitem__(row)
+
+    def collated(items: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if part == "collate" and any(float(inputs[0]) == 7 for inputs, _ in items):
+            raise OSError("truncated")
+        return tuple(map(torch.stack, zip(*items, strict=True)))
+
+    model = nn.Linear(5, 3)
+    data = Broken(torch.arange(60.0)[:, None].expand(-1, 5), torch.zeros(60, dtype=torch.long))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=20, collate_fn=collated)
+    private = privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    with pytest.raises(OSError, match="truncated"):
+        for _ in range(100):
+            for inputs, labels in private.loader:
+                private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
+                optimizer.step()
+    place = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), place)
+    for go_on in (lambda: next(iter(private.loader)), private.guarantee, lambda: private.report(place)):
+        with pytest.raises(CommandError, match="a batch failed, in loading or in backward, and was not stepped"):
+            go_on()  # type: ignore[operator]
+
+
+def test_batches_of_iterators_that_are_not_kept_are_trained_on() -> None:
+    loop = Loop()
+    for _ in range(5):
+        inputs, labels = next(iter(loop.private.loader))
+        loop.private.backward(loop.losses(inputs, labels))
+        loop.optimizer.step()
+    kept, later = iter(loop.private.loader), iter(loop.private.loader)
+    next(kept)
+    kept.close()  # its batch is left, and counts
+    inputs, labels = next(later)
+    assert loop.private.steps_begun >= 7
+    del kept
+    loop.private.backward(loop.losses(inputs, labels))
+    loop.optimizer.step()
+    assert loop.private.guarantee().epsilon
+    assert loop.private.loader.dataset is loop.data
+
+
+def test_an_earlier_iterator_that_ends_leaves_no_batch_of_a_later_one() -> None:
+    loop = Loop()
+    earlier, later = iter(loop.private.loader), iter(loop.private.loader)
+    loop.private.backward(loop.losses(*next(earlier)))
+    loop.optimizer.step()
+    next(later)
+    earlier.close()
+    with pytest.raises(CommandError, match="previous batch was not stepped"):
+        next(later)
+
+
+def test_a_private_training_without_a_step_is_replaced_by_the_next(tmp_path: Path) -> None:
+    loop = Loop()
+    loader = DataLoader(loop.data, batch_size=6)
+    loop.private = privctl.make_private(loop.model, loop.optimizer, loader, noise_multiplier=2.0)
+    loop.private.close()
+    loop.private = privctl.make_private(loop.model, loop.optimizer, loader, noise_multiplier=4.0)
+    loop.train()
+    report = loop.private.report(loop.save(tmp_path / "model.safetensors"))
+    assert report.guarantees[0].noise_multiplier == 4
+
+
+def test_copies_of_records_are_refused_unless_they_are_those_of_users() -> None:
+    """Each copy adds up to the clip norm, which a guarantee for one record would not say."""
+    data = Loop().data
+    half = Subset(data, range(30))
+    rare_twice = [*range(60), *torch.tensor([3, 7])]
+    for copies in (
+        Subset(data, rare_twice),
+        ConcatDataset([half, data]),
+        Subset(ConcatDataset([data, data]), [5, 65, 7]),
+    ):
+        model = nn.Linear(5, 3)
+        optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(copies, batch_size=2)
+        with pytest.raises(CommandError, match="records are copies of others"):
+            privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+        names = [int(row) for row in rare_twice] if len(copies) == 62 else [f"{row % 30}" for row in range(len(copies))]
+        assert privctl.make_private(model, optimizer, loader, noise_multiplier=1.0, users=names)
+    model = nn.Linear(5, 3)
+    parts = ConcatDataset([half, Subset(data, range(30, 60)), TensorDataset(*data.tensors)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert privctl.make_private(model, optimizer, DataLoader(parts, batch_size=2), noise_multiplier=1.0)
+
+
+def test_layers_that_are_frozen_later_are_not_trained_on_unnoticed() -> None:
+    loop = Loop()
+    loop.train()
+    loop.model[0].requires_grad_(False)
+    with pytest.raises(CommandError, match=r"'0.weight' was frozen after make_private"):
+        loop.train()
+    loop.model[0].requires_grad_(True)
+    inputs, labels = next(iter(loop.private.loader))
+    loop.private.backward(loop.losses(inputs, labels))
+
+
+def test_layers_without_a_shape_are_refused() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(12, 5)), batch_size=3)
+    with pytest.raises(InputError, match=r"'0.weight' has no shape yet; run the model once"):
+        privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    model(torch.zeros(1, 5))
+    assert privctl.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, noise_multiplier=1.0)
+
+
+def test_a_frozen_copy_that_follows_the_network_is_refused_after_a_step() -> None:
+    """Not only at the end of the training, when the report is refused."""
+    loop = Loop()
+    model = nn.ModuleDict({"student": nn.Linear(5, 3), "teacher": nn.Linear(5, 3).requires_grad_(False)})
+    optimizer = torch.optim.SGD(model["student"].parameters(), lr=0.1)
+    private = privctl.make_private(model, optimizer, DataLoader(loop.data, batch_size=20), noise_multiplier=1.0)
+
+    def train() -> None:
+        for inputs, labels in private.loader:
+            private.backward(lambda x=inputs, y=labels: F.cross_entropy(model["student"](x), y, reduction="none"))
+            optimizer.step()
+            with torch.no_grad():
+                model["teacher"].weight.lerp_(model["student"].weight, 0.1)
+
+    with pytest.raises(InputError, match=r"'teacher.weight' is not trained and changed"):
+        train()
+    assert private.steps_begun == 1

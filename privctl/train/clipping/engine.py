@@ -33,6 +33,7 @@ from privctl.train.clipping.passes import (
     finite_norms,
     first_backward,
     gradients_only_for,
+    gradients_set_aside,
     measurer,
     require_equal_losses,
     require_losses,
@@ -288,7 +289,7 @@ class PerExample:
             device = next(iter(self.trainable.values())).device
             anchor, context = self._recorder.start(device, comparing=unsettled), setting(device, stochastic=unsettled)
             try:
-                with torch.enable_grad(), writing_nothing(self._saved):
+                with torch.enable_grad(), writing_nothing(self._saved), gradients_set_aside(self.trainable):
                     losses = losses_of()
                 require_losses(losses, self._recorder.rows, self._run)
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):

@@ -132,6 +132,23 @@ def gradients_only_for(trainable: Mapping[str, nn.Parameter], names: Collection[
             parameter.requires_grad_(True)
 
 
+@contextmanager
+def gradients_set_aside(trainable: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Inside, no parameter has a gradient; afterwards each has the one it had, whatever was computed inside.
+
+    A loss may need a backward pass of its own, as for adversarial inputs. What that accumulates in parameters is not
+    clipped.
+    """
+    before = [parameter.grad for parameter in trainable.values()]
+    for parameter in trainable.values():
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(trainable.values(), before, strict=True):
+            parameter.grad = gradient
+
+
 def saved_with(model: nn.Module) -> dict[str, Tensor]:
     """The weights and buffers that ``model`` is saved with, by name, as far as torch counts writes to them.
 
@@ -164,9 +181,17 @@ def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
         )
     if not losses.requires_grad:
         raise InputError("the losses have no gradient; compute them from the model's output, outside torch.no_grad()")
-    if rows is not None and rows != len(losses) * run:
+    if rows is None:
+        raise InputError(
+            "the model was not run inside the function that returns the losses, where each example's gradient is "
+            "taken; run it there, not before"
+        )
+    if rows != len(losses) * run:
         extent = "a row" if run == 1 else f"for {run} rows"
-        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}")
+        raise InputError(
+            f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}, and give the "
+            "model inputs whose first dimension is the batch"
+        )
 
 
 def require_equal_losses(

@@ -173,7 +173,8 @@ def _not_promotable(
     return InputError(
         f"module {promoted[path].reason}; the model as a whole ({type(model).__name__}) "
         f"{_before_remedy(error.faults[path])}: examples of a batch are mixed, or a parameter is used outside the "
-        "model; freeze it, or return losses that depend on one row each"
+        "model, as in a penalty on weights; freeze it, or return losses that depend on one row each, and leave weight "
+        "decay to the optimizer"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from transformers.pytorch_utils import Conv1D
@@ -88,6 +89,11 @@ def check_parameters(trainable: Mapping[str, nn.Parameter]) -> None:
     if not trainable:
         raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
     for name, parameter in trainable.items():
+        if is_lazy(parameter):
+            raise InputError(
+                f"parameter {name!r} has no shape yet; run the model once on made-up inputs, and give the optimizer "
+                "its parameters after that"
+            )
         if parameter.dtype not in (torch.float32, torch.float64):
             raise InputError(
                 f"parameter {name!r} is {parameter.dtype}, in which a clipped gradient would be rounded past the "

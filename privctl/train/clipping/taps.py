@@ -228,7 +228,7 @@ class Recorder:
             return self._expansion_hooks(site)
 
         def before(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            if not self._watching:
+            if not self._watching or module is not site.module:  # a copy of the module has its hooks
                 return None
             if site.rule in RERUN:
                 device = next(module.parameters()).device
@@ -240,7 +240,7 @@ class Recorder:
             return None
 
         def after(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
-            if not self._watching:
+            if not self._watching or module is not site.module:
                 return None
             kept = with_output(module, keywords, output) if site.rule is recurrent else keywords
             if site.rule in BY_POSITION and has_copies(output):
@@ -265,7 +265,7 @@ class Recorder:
             self.faults.setdefault(site.name, reason)
 
         def before(module: nn.Module, *_: Any) -> None:
-            if not self._watching or not torch.is_grad_enabled() or not self.rows:
+            if module is not site.module or not (self._watching and torch.is_grad_enabled() and self.rows):
                 return
             self.uses.update(set(site.parameters.values()))
             self._called.add(site.name)

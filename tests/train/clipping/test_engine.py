@@ -224,7 +224,7 @@ def test_parameters_used_out_of_sight_are_refused() -> None:
     model, x = Borrows(), torch.randn(3, 5, 8)
     with pytest.raises(InputError, match="parameter 'lender.weight' has another gradient than autograd's"):
         run(model, squared, {"x": x}, 1.0, promote=False)
-    with pytest.raises(InputError, match="a parameter is used outside the model"):
+    with pytest.raises(InputError, match="a parameter is used outside the model, as in a penalty on weights"):
         run(model, lambda m, b: squared(m, b) + m.own.weight.sum(), {"x": x}, 1.0)
     assert all(p.grad is None for p in model.parameters())
     model.when = False
