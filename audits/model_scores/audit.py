@@ -156,8 +156,8 @@ def _from_csv(path: Path) -> tuple[list[float], ...]:
         raise InputError(f"{path} does not begin with a line that names the columns score and member; give {_FORMATS}")
     if "id" in header:
         raise InputError(
-            f"{path} has a column id, so its rows are records, where one score a model is wanted; remove the column, or "
-            f"judge records with privctl audit scores {path}"
+            f"{path} has a column id, so its rows are records, where one score a model is wanted; remove the column, "
+            f"or judge records with privctl audit scores {path}"
         )
     columns = header.index("score"), header.index("member")
     arms: dict[bool, list[float]] = {True: [], False: []}

@@ -147,7 +147,11 @@ def test_the_three_formats_and_dtypes_agree(tmp_path: Path) -> None:
         ("s.json", '{"with": [], "without": [1, 2]}', "0 scores with the record"),
         ("s.json", '{"with": [1, 2], "without": [1]}', "1 score without the record"),
         ("s.csv", "", "does not begin with a line"),
-        ("s.csv", "id,score,member\na,1,1\n", "has a column id, so .* one score a model is wanted; remove the column, or"),
+        (
+            "s.csv",
+            "id,score,member\na,1,1\n",
+            "has a column id, so .* one score a model is wanted; remove the column, or",
+        ),
         ("s.csv", "score,label\n1,1\n", "does not begin with a line"),
         ("s.csv", "score,member\n1,1\n2\n", "line 3 has 1 columns"),
         ("s.csv", "score,member\n1,yes\n", "line 2 has 'yes' as member"),
