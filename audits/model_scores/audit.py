@@ -298,14 +298,16 @@ def _claim_verdict(
         )
     elif max(models.values()) > limit:
         reason = (
-            f"not refuted (p {p_value:.2g}), but with the best score so many models notice, {100 * POWER:g} times in "
-            f"100, {noticed}; a violation by a factor of {VIOLATION:g} is epsilon {limit:.3g}; train more models"
+            f"not refuted (p {p_value:.2g}), but with the best score and no ties so many models notice, "
+            f"{100 * POWER:g} times in 100, {noticed}; a violation by a factor of {VIOLATION:g} is epsilon "
+            f"{limit:.3g}; train more models"
         )
     else:
         outcome = Outcome.CONSISTENT
         reason = (
-            f"not refuted (p {p_value:.2g}), and with the best score so many models notice, {100 * POWER:g} times in "
-            f"100, {noticed}, within {VIOLATION:g} times the claim; a weaker score may have missed more"
+            f"not refuted (p {p_value:.2g}), and with the best score and no ties so many models notice, "
+            f"{100 * POWER:g} times in 100, {noticed}, within {VIOLATION:g} times the claim; a weaker score, or one "
+            "with few values, may have missed more"
         )
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 
