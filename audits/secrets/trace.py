@@ -49,7 +49,8 @@ class TraceTest:
     """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
     ``excess`` is in mean bits; for ``PAIRED`` it is the additional fraction of secrets ranked first, and with
-    ``of_shares`` that of secrets in a beam.
+    ``of_shares`` that of secrets in a beam. ``least`` is the p-value if every secret ranked first or were in the beam,
+    None if that was not computed: among two candidates, Fisher's method never rejects.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TraceTest:
     excess: float
     p_value: float
     of_shares: bool = False
+    least: float | None = None
 
     @property
     def method(self) -> str:
@@ -75,8 +77,11 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
             of_canaries = ranks.select(trained_canaries)
             excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
             p_value = fisher([(of_canaries.bits, None)])
+            least = fisher([(np.log2(of_canaries.count), None)])
             compared = (len(of_canaries.bits), 0)
-            tests.append(TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
+            tests.append(
+                TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value, least=least)
+            )
         for name, outcome in _against_controls(result, ranks.bits, seed):
             sizes, excess, p_value = outcome
             tests.append(TraceTest(name=name, score=score, compared=sizes, excess=excess, p_value=p_value))
@@ -126,6 +131,7 @@ def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterat
             excess=float(hit_count / len(chances) - chances.mean()),
             p_value=tail(hit_count, chances.tolist()),
             of_shares=True,
+            least=tail(len(chances), chances.tolist()),
         )
     for name, outcome in _against_controls(result, hits.found - hits.chance, seed):
         sizes, excess, p_value = outcome

@@ -65,7 +65,14 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
             return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
         difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
         return verdict(Outcome.REFUTED, f"{difference} than {_against_text(name)} {p_value}")
-    sizes = [min(n for n in item.samples.values() if n) for item in tests]
+    able = [item for item in tests if item.details.get("least_p_value", 0.0) <= item.details["level"]]
+    if not able:
+        return verdict(
+            Outcome.INCONCLUSIVE,
+            "no test found more than chance gives, but with so few secrets and candidates it would not have if all "
+            "ranked first; give more --candidates, or more secrets",
+        )
+    sizes = [min(n for n in item.samples.values() if n) for item in able]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")
     return verdict(
