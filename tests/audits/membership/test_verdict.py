@@ -43,6 +43,23 @@ def blind(lower: float = 0.45, length: float = 0.45, control: float | None = Non
 
 
 @pytest.mark.parametrize(
+    ("quantity", "least", "words"),
+    [
+        ("AUC", 0.6, "with so few records an AUC below 0.600 would often be missed, where 0.55 must be seen"),
+        ("AUC", None, "with so few records even an AUC of 1 would be missed, where 0.55 must be seen"),
+        ("accuracy", None, "how large an AUC would have been missed is not known, where 0.55 must be seen"),
+    ],
+)
+def test_what_few_records_would_miss(quantity: str, least: float | None, words: str) -> None:
+    """Two members and two others have six relabellings, so that no test at 5 % can reject."""
+    test = JointTest(p_value=1 / 6, level=0.05, compared=1, relabellings=999, critical=2.0, detectable=least)
+    item = replace(evidence("loss", 0.45, quantity=quantity), test=test)
+    found = verdict([item], blind())
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(
     ("attacks", "baseline", "outcome", "words"),
     [
         ([evidence("loss", 0.6), evidence("zlib", 0.7)], blind(), Outcome.REFUTED, "zlib AUC 0.750"),

@@ -81,6 +81,7 @@ def test_with_few_nonmembers_more_stand_out_without_a_leak(others: int) -> None:
         found = leaking_records(arrays, MEMBERS, None)
         shares += [record.nonmembers_as_high["a"] for record in found]
     assert np.mean(np.array(shares) <= 0.01) == pytest.approx(1 / (others + 1), abs=0.03)
+    assert "The record that leaks most, with its scores" in " ".join(leaking_table(found[:1], verbose=True).split())
     assert "with n non-members, one in n + 1 has a share of 0 by chance" in " ".join(
         leaking_table(found, verbose=True).split()
     )
