@@ -83,7 +83,7 @@ def verdict(
 
 
 def _nothing_found(first: Sequence[Evidence], least_auc: float) -> Verdict:
-    """The verdict if no attack found a difference, by what the attacks, of each its ``first`` item, would have found."""
+    """The verdict if no attack found a difference, by what the ``first`` item of each would have found."""
     reach = [item.sees for item in first if item.sees is not None]
     sharpest = min(reach, default=1.0)
     if sharpest <= least_auc:
