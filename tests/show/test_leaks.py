@@ -26,7 +26,7 @@ from privctl.show.html.page import page
 from privctl.show.leaks import _least_mean, exit_sentence, found_leaks, leaks
 from privctl.show.markdown.report import markdown, plain
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.text.audit import _estimate, audit_text
+from privctl.show.text.audit import _estimate, _row, audit_text
 
 RNG = np.random.default_rng(7)
 
@@ -343,3 +343,21 @@ def test_estimates_are_short(
 ) -> None:
     item = Evidence(method="m", quantity="q", estimate=estimate, lower=lower, upper=upper, bound=bound)
     assert _estimate(item) == text
+
+
+@pytest.mark.parametrize(
+    ("method", "quantity", "details", "shown"),
+    [
+        ("extraction", "rate beyond held-out text", {"detectable": 0.123}, "0.123"),
+        ("extraction", "rate on training text", {"detectable": 0.123}, "-"),
+        ("secret protection", "secrets told against the plan", {"detectable": 0.123}, "-"),
+        ("one run, Mahloujifar 2024", "mu", {"ceiling": 0.123}, "-"),
+        ("one run, Steinke 2023 or Mahloujifar 2024", "epsilon", {"ceiling": 2.5, "detectable": 0.123}, "0.123"),
+    ],
+)
+def test_could_see_is_what_is_detected_four_times_in_five(
+    method: str, quantity: str, details: dict[str, float], shown: str
+) -> None:
+    """And not what is seen at least once at the audit's confidence, nor the largest bound that could be certified."""
+    item = Evidence(method=method, quantity=quantity, estimate=0.2, samples={"training": 9}, details=details)
+    assert _row(item)[-1] == shown
