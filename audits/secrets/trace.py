@@ -39,7 +39,7 @@ _DRAWS = 9999
 #: The most values that are shuffled at a time.
 _AT_ONCE = 1 << 16
 #: With fewer secrets on a side, there is no test.
-_FEWEST = 5
+FEWEST = 5
 #: The numbers of trained secrets and of others, the excess, and its p-value.
 _Outcome = tuple[tuple[int, int], float, float]
 
@@ -88,7 +88,7 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
     if result.beam is not None:
         tests += _beam_tests(result, result.beam, seed)
     chosen = natural & result.trained
-    if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
+    if result.before is not None and chosen.sum() >= FEWEST and not any(t.name == CONTROLLED for t in tests):
         tests.append(
             _mcnemar_test(
                 result.after.ranks.select(chosen).ranked_first, result.before.ranks.select(chosen).ranked_first
@@ -159,7 +159,7 @@ def _permutation_test(
         sum(int((~of_control).sum()) for _, of_control in strata),
         sum(int(of_control.sum()) for _, of_control in strata),
     )
-    if min(sizes) < _FEWEST:
+    if min(sizes) < FEWEST:
         return None
     random = np.random.default_rng(seed)
     weights = np.array([c.sum() * (~c).sum() / len(c) for _, c in strata])
