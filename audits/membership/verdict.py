@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -95,7 +96,7 @@ def _nothing_found(first: Sequence[Evidence], least_auc: float) -> Verdict:
         )
     if reach:
         small = f"with so few records an AUC below {sharpest:.3f} would often be missed"
-    elif any(item.quantity == "AUC" for item in first):
+    elif any(item.quantity == "AUC" for item in first) and all(_misses_all(item) for item in first):
         small = "with so few records even an AUC of 1 would be missed"
     else:
         small = "how large an AUC would have been missed is not known"
@@ -104,6 +105,15 @@ def _nothing_found(first: Sequence[Evidence], least_auc: float) -> Verdict:
         outcome=Outcome.INCONCLUSIVE,
         reason=f"no attack found a difference, but {small}, where {least_auc:g} must be seen; give more records",
     )
+
+
+def _misses_all(item: Evidence) -> bool:
+    """Whether the joint test does not reject even if all members score higher than all others."""
+    members, others = item.samples.get("members", 0), item.samples.get("nonmembers", 0)
+    if item.test is None or not members * others:
+        return False
+    largest = 0.5 * math.sqrt(12 * members * others / (members + others + 1))
+    return item.test.critical is None or largest <= item.test.critical + 1e-9
 
 
 def _confounded(blind: Baseline, beyond: Sequence[Evidence]) -> Verdict:

@@ -26,7 +26,7 @@ from privctl.show.html.page import page
 from privctl.show.leaks import _least_mean, exit_sentence, found_leaks, leaks
 from privctl.show.markdown.report import markdown, plain
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.text.audit import _estimate, _row, audit_text
+from privctl.show.text.audit import _estimate, _findings, _row, audit_text
 
 RNG = np.random.default_rng(7)
 
@@ -361,3 +361,11 @@ def test_could_see_is_what_is_detected_four_times_in_five(
     """And not what is seen at least once at the audit's confidence, nor the largest bound that could be certified."""
     item = Evidence(method=method, quantity=quantity, estimate=0.2, samples={"training": 9}, details=details)
     assert _row(item)[-1] == shown
+
+
+def test_a_lower_bound_of_0_is_not_said_to_be_no_influence() -> None:
+    method = "one run, Steinke 2023 or Mahloujifar 2024"
+    item = Evidence(method=method, quantity="epsilon", estimate=0.0, lower=0.0, bound=Bound.LOWER)
+    text = " ".join(_findings([item], verbose=True).split())
+    assert "epsilon: a lower bound on how much one record influences the model; at least 0 says nothing" in text
+    assert "not at all" not in text

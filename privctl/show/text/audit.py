@@ -39,7 +39,7 @@ _QUANTITIES = {
     "TPR at ": "TPR at 1 % FPR: the share of members it recognizes while it takes 1 % of the non-members for members",
     "rate beyond held-out text": "rate beyond held-out text: the share of training texts that the model reproduces, "
     "less that of texts it never saw",
-    "epsilon": "epsilon: a lower bound on how much one record influences the model; 0 means not at all",
+    "epsilon": "epsilon: a lower bound on how much one record influences the model; at least 0 says nothing",
     "epsilon of a group": "epsilon of a group: a lower bound on how much all records of one group influence the model",
     "noise multiplier": "noise multiplier: an upper bound on the noise in the training, if the steps are otherwise as "
     "stated",
