@@ -93,6 +93,7 @@ def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence
                 "level": level,
                 "detected": float(test.p_value <= level),
                 **({} if test.least is None else {"least_p_value": test.least}),
+                **({} if test.effective is None else {"effective": test.effective}),
             },
         )
         for test in tests

@@ -1,17 +1,17 @@
 """Tests of whether training made secrets easier to identify, each with its own null hypothesis.
 
 For canaries, whose values were drawn like their candidates, ranks under any model that does not know the values are
-independent and uniform, and Fisher's method applies. If the plan left secrets out, the choice is treated as random
-within their kind, and a permutation test is valid for any dependence of the outcomes. Secrets of held-out records are
-compared in the same way, within those of the same kind and number of records: if each record, or all records of a
-secret together, were assigned to a side at random, a secret that is on one side only is equally likely to be any of
-these. With only a base model, each secret that exactly one of the two models identifies is equally likely to be
-identified by either, and McNemar's exact test applies.
+uniform, and independent but for what their candidates share; Fisher's method applies, with Brown's correction (1975).
+If the plan left secrets out, the choice is treated as random within their kind, and a permutation test is valid for any
+dependence of the outcomes. Secrets of held-out records are compared in the same way, within those of the same kind and
+number of records: if each record, or all records of a secret together, were assigned to a side at random, a secret that
+is on one side only is equally likely to be any of these. With only a base model, each secret that exactly one of the
+two models identifies is equally likely to be identified by either, and McNemar's exact test applies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,8 @@ class TraceTest:
 
     ``excess`` is in mean bits; for ``PAIRED`` it is the additional fraction of secrets ranked first, and with
     ``of_shares`` that of secrets in a beam. ``least`` is the p-value if every secret ranked first or were in the beam,
-    None if that was not computed: among two candidates, Fisher's method never rejects.
+    None if that was not computed: among two candidates, Fisher's method never rejects. ``effective`` is the number of
+    canaries with candidates of their own that tell as much as these, None for other tests.
     """
 
     name: str
@@ -60,6 +61,7 @@ class TraceTest:
     p_value: float
     of_shares: bool = False
     least: float | None = None
+    effective: float | None = None
 
     @property
     def method(self) -> str:
@@ -76,11 +78,17 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
         if trained_canaries.any():
             of_canaries = ranks.select(trained_canaries)
             excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
-            p_value = fisher([(of_canaries.bits, None)])
-            least = fisher([(np.log2(of_canaries.count), None)])
-            compared = (len(of_canaries.bits), 0)
+            sharing = _sharing(result.pools[trained_canaries])
             tests.append(
-                TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value, least=least)
+                TraceTest(
+                    name=DESIGNED,
+                    score=score,
+                    compared=(len(of_canaries.bits), 0),
+                    excess=excess,
+                    p_value=fisher([(of_canaries.bits[some], pool) for some, pool in sharing]),
+                    least=fisher([(np.log2(of_canaries.count[some]), pool) for some, pool in sharing]),
+                    effective=_effective(sharing),
+                )
             )
         for name, outcome in _against_controls(result, ranks.bits, seed):
             sizes, excess, p_value = outcome
@@ -95,6 +103,21 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
             )
         )
     return tests
+
+
+def _sharing(pools: NDArray[np.int64]) -> list[tuple[NDArray[np.bool_], int]]:
+    """The canaries [canaries] whose candidates were drawn from as many values, and this number.
+
+    The candidates of one are drawn from the same values as those of the next. Of few values, they are largely the same,
+    and the ranks are correlated as those of canaries that share these values as references (``exposure.fisher``).
+    """
+    return [(pools == pool, pool) for pool in np.unique(pools).tolist()]
+
+
+def _effective(sharing: Sequence[tuple[NDArray[np.bool_], int]]) -> float:
+    sizes = [(int(some.sum()), pool) for some, pool in sharing]
+    count = sum(size for size, _ in sizes)
+    return count**2 / sum(size * (1 + (size - 1) / pool) for size, pool in sizes)
 
 
 def _against_controls(

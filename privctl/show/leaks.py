@@ -188,11 +188,11 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     chance, level = details["without_memorization"], details["level"]
     # Exposures of secrets never planted are exponential, with their mean as standard deviation. If some secrets are
     # memorized more than others, exposures vary more.
-    deviation, count = max(chance, details.get("deviation", 0.0)), max(details["effective"], 1)
+    deviation, effective = max(chance, details.get("deviation", 0.0)), max(details["effective"], 1)
     critical = NormalDist().inv_cdf(1 - level)
-    if included.estimate - critical * deviation / math.sqrt(count) <= chance + EXPOSURE_MARGIN:
+    if included.estimate - critical * deviation / math.sqrt(effective) <= chance + EXPOSURE_MARGIN:
         return None
-    least = max(0.0, _least_mean(included.estimate, deviation, count, critical))
+    least = max(0.0, _least_mean(included.estimate, deviation, effective, critical))
     return Leak(
         words="the model remembers secrets that were planted in its training data",
         figures=f"planted canaries have a mean exposure of {number(included.estimate, 3)} bits (at least "

@@ -55,7 +55,8 @@ def _result(sides: list[Side], *, base: bool, beam: bool) -> SecretAttackResult:
                 "allowance": PlannedBound(information=1e-3, prior=0.01, posterior=0.02) if number % 4 else None,
                 "passages": [SimpleNamespace(text=f"{name} {number % 5} {drawn.integers(99)} of {number}")],
             }  # fmt: skip
-            problems.append(SimpleNamespace(target=SimpleNamespace(**target | more)))
+            pool = 40 + 5 * (number % 2) if "format" in more else 0
+            problems.append(SimpleNamespace(target=SimpleNamespace(**target | more), pool=pool))
             leaks.append(name in ("trained", "drawn"))
     leak, count = np.array(leaks), len(leaks)
 
