@@ -40,6 +40,8 @@ _DRAWS = 9999
 _AT_ONCE = 1 << 16
 #: With fewer secrets on a side, there is no test.
 FEWEST = 5
+#: The share of canaries that must tell as much with candidates of their own for hits of a beam to count as independent.
+_OWN = 0.85
 #: The numbers of trained secrets and of others, the excess, and its p-value.
 _Outcome = tuple[tuple[int, int], float, float]
 
@@ -143,9 +145,12 @@ def compared_with_held_out(result: SecretAttackResult) -> tuple[NDArray[np.bool_
 
 
 def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterator[TraceTest]:
-    """Whether a beam contains true values more often than fresh draws of them, or than values never drawn."""
+    """Whether a beam contains true values more often than fresh draws of them, or than values never drawn.
+
+    Where the candidates are largely the same values, hits are not independent, and there is no test of fresh draws.
+    """
     canaries = result.designed & result.trained
-    if canaries.any():
+    if canaries.any() and _effective(_sharing(result.pools[canaries])) >= _OWN * canaries.sum():
         hit_count, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
         yield TraceTest(
             name=DESIGNED,

@@ -12,6 +12,7 @@ from audits.canaries.exposure import fisher
 from audits.canaries.formats import SecretAlphabet, format_of
 from audits.secrets import trace
 from audits.secrets.attack import Ranks, SecretAttackResult
+from audits.secrets.beam import BeamHits
 from audits.secrets.candidates import Sources
 from audits.secrets.fresh_values import WordFrequencies
 from audits.secrets.trace import _mcnemar_test, _permutation_test, trace_tests
@@ -92,6 +93,22 @@ def test_ranks_among_few_values_reject_no_more_often_than_the_level() -> None:
         shared += fisher([(bits, 500)]) <= 0.0125
         alone += fisher([(bits, None)]) <= 0.0125
     assert shared <= 71 < alone
+
+
+@pytest.mark.parametrize(("pool", "tested"), [(500, False), (1000, False), (2000, True), (10**6, True)])
+def test_hits_of_a_beam_are_tested_where_they_are_independent(pool: int, tested: bool) -> None:
+    """Of 250 canaries among 500 others, a beam of 100 values was said to know some in 38 of 1000 audits, for 12.5."""
+    target = SimpleNamespace(kind="pin", control=False, held_out=False, compared=False, format="pin", records=1)
+    ranks = Ranks(rank=np.full(250, 50), count=np.full(250, 100))
+    result = SecretAttackResult(
+        problems=(SimpleNamespace(target=target, pool=pool),) * 250,  # type: ignore[arg-type]
+        after=SimpleNamespace(ranks=ranks),  # type: ignore[arg-type]
+        before=None,
+        calibrated=None,
+        lost=(),
+        beam=BeamHits(width=100, found=np.arange(250) < 25, chance=np.full(250, 0.1)),
+    )
+    assert any(test.of_shares for test in trace_tests(result, 0)) is tested
 
 
 def test_values_that_are_left_are_counted() -> None:
