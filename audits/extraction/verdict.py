@@ -116,9 +116,13 @@ def _undecided(summary: str, beyond: Evidence, near: Evidence | None, *, doubted
             f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
         )
     else:
-        reason = f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; " + (
-            "split more records (privctl audit split)" if drawn else _would_decide(beyond, near)
+        seen = (
+            f"only a share of {100 * reach:.2g} % or more would be, four times in five"
+            if "detectable" in beyond.details
+            else "not even one of 100 % would be"
         )
+        more = "split more records (privctl audit split)" if drawn else _would_decide(beyond, near)
+        reason = f"{summary}; {unsure}, and with so few records {seen}; {more}"
     return Verdict(subject=SUBJECT, outcome=outcome, reason=reason)
 
 

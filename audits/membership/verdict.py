@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -79,7 +80,12 @@ def verdict(
             outcome=Outcome.INCONCLUSIVE,
             reason=f"the sides differ, but backwards: {worst.method} {worst.quantity} {_span(worst)}; {check}",
         )
-    reach = [item.sees for item in first.values() if item.sees is not None]
+    return _nothing_found(tuple(first.values()), least_auc)
+
+
+def _nothing_found(first: Sequence[Evidence], least_auc: float) -> Verdict:
+    """The verdict if no attack found a difference, by what the ``first`` item of each would have found."""
+    reach = [item.sees for item in first if item.sees is not None]
     sharpest = min(reach, default=1.0)
     if sharpest <= least_auc:
         return Verdict(
@@ -88,12 +94,26 @@ def verdict(
             reason=f"no attack found a difference, and an AUC of {sharpest:.3f} would have been found four times in "
             "five; a stronger attack may still find one",
         )
+    if reach:
+        small = f"with so few records an AUC below {sharpest:.3f} would often be missed"
+    elif any(item.quantity == "AUC" for item in first) and all(_misses_all(item) for item in first):
+        small = "with so few records even an AUC of 1 would be missed"
+    else:
+        small = "how large an AUC would have been missed is not known"
     return Verdict(
         subject=SUBJECT,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"no attack found a difference, but with so few records an AUC below {sharpest:.3f} would often be "
-        f"missed, where {least_auc:g} must be seen; give more records",
+        reason=f"no attack found a difference, but {small}, where {least_auc:g} must be seen; give more records",
     )
+
+
+def _misses_all(item: Evidence) -> bool:
+    """Whether the joint test does not reject even if all members score higher than all others."""
+    members, others = item.samples.get("members", 0), item.samples.get("nonmembers", 0)
+    if item.test is None or not members * others:
+        return False
+    largest = 0.5 * math.sqrt(12 * members * others / (members + others + 1))
+    return item.test.critical is None or largest <= item.test.critical + 1e-9
 
 
 def _confounded(blind: Baseline, beyond: Sequence[Evidence]) -> Verdict:

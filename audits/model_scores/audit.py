@@ -29,7 +29,7 @@ from audits.statistics.two_arm import (
 )
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.shown import downward
+from privctl.domain.shown import counted, downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile, read_text
@@ -104,7 +104,9 @@ def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     with_scores, without_scores = (np.asarray(scores, np.float64) for scores in reader(path))
     for name, scores in zip(ARMS, (with_scores, without_scores), strict=True):
         if len(scores) < 2:
-            raise InputError(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
+            raise InputError(
+                f"{path} has {counted(len(scores), 'score')} {name} the record; at least 2 models a side are needed"
+            )
         bad = np.flatnonzero(np.isnan(scores))
         if len(bad):
             raise InputError(f"{path} has NaN as score {bad[0] + 1} {name} the record; give each model a number")
@@ -154,7 +156,8 @@ def _from_csv(path: Path) -> tuple[list[float], ...]:
         raise InputError(f"{path} does not begin with a line that names the columns score and member; give {_FORMATS}")
     if "id" in header:
         raise InputError(
-            f"{path} has a column id, so its rows are records, and --models takes a score a model; remove one"
+            f"{path} has a column id, so its rows are records, where one score a model is wanted; remove the column, "
+            f"or judge records with privctl audit scores {path}"
         )
     columns = header.index("score"), header.index("member")
     arms: dict[bool, list[float]] = {True: [], False: []}
@@ -295,14 +298,16 @@ def _claim_verdict(
         )
     elif max(models.values()) > limit:
         reason = (
-            f"not refuted (p {p_value:.2g}), but with the best score so many models notice, {100 * POWER:g} times in "
-            f"100, {noticed}; a violation by a factor of {VIOLATION:g} is epsilon {limit:.3g}; train more models"
+            f"not refuted (p {p_value:.2g}), but with the best score and no ties so many models notice, "
+            f"{100 * POWER:g} times in 100, {noticed}; a violation by a factor of {VIOLATION:g} is epsilon "
+            f"{limit:.3g}; train more models"
         )
     else:
         outcome = Outcome.CONSISTENT
         reason = (
-            f"not refuted (p {p_value:.2g}), and with the best score so many models notice, {100 * POWER:g} times in "
-            f"100, {noticed}, within {VIOLATION:g} times the claim; a weaker score may have missed more"
+            f"not refuted (p {p_value:.2g}), and with the best score and no ties so many models notice, "
+            f"{100 * POWER:g} times in 100, {noticed}, within {VIOLATION:g} times the claim; a weaker score, or one "
+            "with few values, may have missed more"
         )
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 

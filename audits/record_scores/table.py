@@ -79,10 +79,10 @@ def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRe
     if others and len(paths) > 1:
         raise InputError(f"{others[0]} is one of several files and no Parquet; give one file, or Parquet alone")
     read = _rows(path, columns) if others else _parquet(paths, columns)
-    for side, name in ((True, "members"), (False, "non-members")):
+    for side, name in ((True, "member"), (False, "non-member")):
         count = int((read.member == side).sum())
         if count < 2:
-            raise InputError(f"{path} has {count} {name}; at least 2 of each side are needed")
+            raise InputError(f"{path} has {counted(count, name)}; at least 2 of each side are needed")
     return read
 
 

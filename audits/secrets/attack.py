@@ -103,6 +103,11 @@ class SecretAttackResult:
         return np.array([problem.target.format is not None for problem in self.problems], dtype=np.bool_)
 
     @property
+    def pools(self) -> NDArray[np.int64]:
+        """The number of values that the candidates of each planted canary were drawn from, [secrets]; 0 for others."""
+        return np.array([problem.pool for problem in self.problems], dtype=np.int64)
+
+    @property
     def kinds(self) -> NDArray[np.str_]:
         """The kind of each secret, [secrets]."""
         return np.array([problem.target.kind for problem in self.problems], dtype=np.str_)

@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from audits.canaries.formats import CanaryFormat
 from audits.secrets.fresh_values import WordFrequencies, fresh_value, in_case_of
 from audits.secrets.rows import Reader, SecretSpan, tokens_differ
 from audits.secrets.targets import SecretPassage, SecretTarget
 
+#: Formats of more values than this have so many that their candidates are as good as independent.
+_COUNTED = 10**9
 #: The maximum number of fresh values drawn per candidate: some have another number of tokens.
 _TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The attack on one secret: ``places`` [passages][candidates], with the true value first in each."""
+    """The attack on one secret: ``places`` [passages][candidates], with the true value first in each.
+
+    ``pool`` is the number of values that candidates of a planted canary were drawn from; 0 for other secrets.
+    """
 
     target: SecretTarget
     places: tuple[tuple[SecretSpan, ...], ...]
+    pool: int = 0
 
     @property
     def count(self) -> int:
@@ -42,6 +50,19 @@ class Sources:
     values: Mapping[str, Sequence[str]]
     words: WordFrequencies
     excluded: Collection[str]
+    #: The number of values left of each format; see ``pool``.
+    left: dict[CanaryFormat, int] = field(default_factory=dict)
+
+    def pool(self, form: CanaryFormat) -> int:
+        """The number of values of ``form`` that are not excluded, at least 1 and at most 10^9."""
+        if form not in self.left:
+            taken = 0
+            if form.space <= _COUNTED:  # of more, those excluded make no difference
+                piece = f"(?:{'|'.join(map(re.escape, form.alphabet))})"
+                possible = re.compile(re.escape(form.joiner).join([piece] * form.length))
+                taken = sum(possible.fullmatch(value) is not None for value in self.excluded)
+            self.left[form] = max(1, min(form.space, _COUNTED) - taken)
+        return self.left[form]
 
 
 def make_problem(reader: Reader, target: SecretTarget, sources: Sources, most: int, seed: int) -> Problem | str:
@@ -76,7 +97,8 @@ def make_problem(reader: Reader, target: SecretTarget, sources: Sources, most: i
         return "with no other value of as many tokens to tell it from"
     if not any(tokens_differ(spans, candidates[0]) for spans in candidates[1:]):
         return "which the tokenizer does not tell from any other value"
-    return Problem(target=target, places=tuple(zip(*candidates, strict=True)))
+    pool = 0 if target.format is None else sources.pool(target.format)
+    return Problem(target=target, places=tuple(zip(*candidates, strict=True)), pool=pool)
 
 
 def _usable_passages(reader: Reader, target: SecretTarget) -> tuple[list[SecretPassage], list[SecretSpan], str]:

@@ -74,7 +74,10 @@ def rates(
 
 
 def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence]:
-    """The tests, which share ``alpha`` equally; ``detected`` is 1 if a p-value is at most its test's level."""
+    """The tests, which share ``alpha`` equally; ``detected`` is 1 if a p-value is at most its test's level.
+
+    ``least_p_value`` is the smallest that the secrets could have given, if that was computed.
+    """
     level = alpha / max(1, len(tests))
     return [
         Evidence(
@@ -85,7 +88,13 @@ def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence
             bound=Bound.NONE,
             interval=test.method,
             samples={"secrets": test.compared[0], "compared_with": test.compared[1]},
-            details={"p_value": test.p_value, "level": level, "detected": float(test.p_value <= level)},
+            details={
+                "p_value": test.p_value,
+                "level": level,
+                "detected": float(test.p_value <= level),
+                **({} if test.least is None else {"least_p_value": test.least}),
+                **({} if test.effective is None else {"effective": test.effective}),
+            },
         )
         for test in tests
     ]

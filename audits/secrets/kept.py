@@ -38,6 +38,7 @@ def kept_arrays(
         "kind": np.array([names.index(kind) for kind in result.kinds.tolist()], dtype=np.int64),
         "stratum": np.where(compared, np.unique(alike, return_inverse=True)[1], -1).astype(np.int64),
         "bound": evidences.bounds_of(result),
+        "pool": result.pools,
         "candidates": result.after.ranks.count,
         "rank": result.after.ranks.rank,
         **_answers(result.after, queries, ""),

@@ -1,17 +1,17 @@
 """Tests of whether training made secrets easier to identify, each with its own null hypothesis.
 
 For canaries, whose values were drawn like their candidates, ranks under any model that does not know the values are
-independent and uniform, and Fisher's method applies. If the plan left secrets out, the choice is treated as random
-within their kind, and a permutation test is valid for any dependence of the outcomes. Secrets of held-out records are
-compared in the same way, within those of the same kind and number of records: if each record, or all records of a
-secret together, were assigned to a side at random, a secret that is on one side only is equally likely to be any of
-these. With only a base model, each secret that exactly one of the two models identifies is equally likely to be
-identified by either, and McNemar's exact test applies.
+uniform, and independent but for what their candidates share; Fisher's method applies, with Brown's correction (1975).
+If the plan left secrets out, the choice is treated as random within their kind, and a permutation test is valid for any
+dependence of the outcomes. Secrets of held-out records are compared in the same way, within those of the same kind and
+number of records: if each record, or all records of a secret together, were assigned to a side at random, a secret that
+is on one side only is equally likely to be any of these. With only a base model, each secret that exactly one of the
+two models identifies is equally likely to be identified by either, and McNemar's exact test applies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,9 @@ _DRAWS = 9999
 #: The most values that are shuffled at a time.
 _AT_ONCE = 1 << 16
 #: With fewer secrets on a side, there is no test.
-_FEWEST = 5
+FEWEST = 5
+#: The share of canaries that must tell as much with candidates of their own for hits of a beam to count as independent.
+_OWN = 0.85
 #: The numbers of trained secrets and of others, the excess, and its p-value.
 _Outcome = tuple[tuple[int, int], float, float]
 
@@ -49,7 +51,9 @@ class TraceTest:
     """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
     ``excess`` is in mean bits; for ``PAIRED`` it is the additional fraction of secrets ranked first, and with
-    ``of_shares`` that of secrets in a beam.
+    ``of_shares`` that of secrets in a beam. ``least`` is the p-value if every secret ranked first or were in the beam,
+    None if that was not computed: among two candidates, Fisher's method never rejects. ``effective`` is the number of
+    canaries with candidates of their own that tell as much as these, None for other tests.
     """
 
     name: str
@@ -58,6 +62,8 @@ class TraceTest:
     excess: float
     p_value: float
     of_shares: bool = False
+    least: float | None = None
+    effective: float | None = None
 
     @property
     def method(self) -> str:
@@ -74,22 +80,46 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
         if trained_canaries.any():
             of_canaries = ranks.select(trained_canaries)
             excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
-            p_value = fisher([(of_canaries.bits, None)])
-            compared = (len(of_canaries.bits), 0)
-            tests.append(TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
+            sharing = _sharing(result.pools[trained_canaries])
+            tests.append(
+                TraceTest(
+                    name=DESIGNED,
+                    score=score,
+                    compared=(len(of_canaries.bits), 0),
+                    excess=excess,
+                    p_value=fisher([(of_canaries.bits[some], pool) for some, pool in sharing]),
+                    least=fisher([(np.log2(of_canaries.count[some]), pool) for some, pool in sharing]),
+                    effective=_effective(sharing),
+                )
+            )
         for name, outcome in _against_controls(result, ranks.bits, seed):
             sizes, excess, p_value = outcome
             tests.append(TraceTest(name=name, score=score, compared=sizes, excess=excess, p_value=p_value))
     if result.beam is not None:
         tests += _beam_tests(result, result.beam, seed)
     chosen = natural & result.trained
-    if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
+    if result.before is not None and chosen.sum() >= FEWEST and not any(t.name == CONTROLLED for t in tests):
         tests.append(
             _mcnemar_test(
                 result.after.ranks.select(chosen).ranked_first, result.before.ranks.select(chosen).ranked_first
             )
         )
     return tests
+
+
+def _sharing(pools: NDArray[np.int64]) -> list[tuple[NDArray[np.bool_], int]]:
+    """The canaries [canaries] whose candidates were drawn from as many values, and this number.
+
+    The candidates of one are drawn from the same values as those of the next. Of few values, they are largely the same,
+    and the ranks are correlated as those of canaries that share these values as references (``exposure.fisher``).
+    """
+    return [(pools == pool, pool) for pool in np.unique(pools).tolist()]
+
+
+def _effective(sharing: Sequence[tuple[NDArray[np.bool_], int]]) -> float:
+    sizes = [(int(some.sum()), pool) for some, pool in sharing]
+    count = sum(size for size, _ in sizes)
+    return count**2 / sum(size * (1 + (size - 1) / pool) for size, pool in sizes)
 
 
 def _against_controls(
@@ -115,9 +145,12 @@ def compared_with_held_out(result: SecretAttackResult) -> tuple[NDArray[np.bool_
 
 
 def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterator[TraceTest]:
-    """Whether a beam contains true values more often than fresh draws of them, or than values never drawn."""
+    """Whether a beam contains true values more often than fresh draws of them, or than values never drawn.
+
+    Where the candidates are largely the same values, hits are not independent, and there is no test of fresh draws.
+    """
     canaries = result.designed & result.trained
-    if canaries.any():
+    if canaries.any() and _effective(_sharing(result.pools[canaries])) >= _OWN * canaries.sum():
         hit_count, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
         yield TraceTest(
             name=DESIGNED,
@@ -126,6 +159,7 @@ def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterat
             excess=float(hit_count / len(chances) - chances.mean()),
             p_value=tail(hit_count, chances.tolist()),
             of_shares=True,
+            least=tail(len(chances), chances.tolist()),
         )
     for name, outcome in _against_controls(result, hits.found - hits.chance, seed):
         sizes, excess, p_value = outcome
@@ -153,7 +187,7 @@ def _permutation_test(
         sum(int((~of_control).sum()) for _, of_control in strata),
         sum(int(of_control.sum()) for _, of_control in strata),
     )
-    if min(sizes) < _FEWEST:
+    if min(sizes) < FEWEST:
         return None
     random = np.random.default_rng(seed)
     weights = np.array([c.sum() * (~c).sum() / len(c) for _, c in strata])

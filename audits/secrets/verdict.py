@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from audits.secrets.blind import BASELINE, doubt
 from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, SHARE_FOUND, TRACE
 from audits.secrets.planned_bound import Markov
-from audits.secrets.trace import CONTROLLED, DESIGNED, HELD_OUT, PAIRED
+from audits.secrets.trace import CONTROLLED, DESIGNED, FEWEST, HELD_OUT, PAIRED
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
@@ -23,6 +23,10 @@ _ALTERNATIVE = {
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
 
+#: Rates that exist only with a control.
+_CONTROLS = tuple(
+    f"told first, {control}" for control in ("trained, before training", "never drawn (control)", "held out (control)")
+)
 #: The controls of a beam search, in words.
 _BEAM = {
     DESIGNED: "of other draws of the same format",
@@ -39,6 +43,11 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
     def verdict(outcome: Outcome, reason: str) -> Verdict:
         return Verdict(subject=TRACELESS, outcome=outcome, reason=f"{rate_summary}; {reason}")
 
+    if not tests and any(item.quantity in _CONTROLS for item in evidence if item.method == RECONSTRUCTION):
+        return verdict(
+            Outcome.INCONCLUSIVE,
+            f"fewer than {FEWEST} secrets can be compared with a control, too few for a test; give more secrets",
+        )
     if not tests:
         return verdict(
             Outcome.INCONCLUSIVE,
@@ -60,12 +69,19 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
         p_value = f"(p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}"
-        share = f"{100 * (best.estimate or 0):.3g} % more of them"
+        share = f"{100 * (best.estimate or 0):.3g} percentage points more of them"
         if best.quantity.startswith(SHARE_FOUND):
             return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
         difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
         return verdict(Outcome.REFUTED, f"{difference} than {_against_text(name)} {p_value}")
-    sizes = [min(n for n in item.samples.values() if n) for item in tests]
+    able = [item for item in tests if item.details.get("least_p_value", 0.0) <= item.details["level"]]
+    if not able:
+        return verdict(
+            Outcome.INCONCLUSIVE,
+            "no test found more than chance gives, but with so few secrets and candidates it would not have if all "
+            "ranked first; give more --candidates, or more secrets",
+        )
+    sizes = [min(n for n in item.samples.values() if n) for item in able]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")
     return verdict(

@@ -14,6 +14,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import downward
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
@@ -187,16 +188,28 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     chance, level = details["without_memorization"], details["level"]
     # Exposures of secrets never planted are exponential, with their mean as standard deviation. If some secrets are
     # memorized more than others, exposures vary more.
-    deviation = max(chance, details.get("deviation", 0.0))
-    scatter = NormalDist().inv_cdf(1 - level) * deviation / math.sqrt(max(details["effective"], 1))
-    if included.estimate - scatter <= chance + EXPOSURE_MARGIN:
+    deviation, effective = max(chance, details.get("deviation", 0.0)), max(details["effective"], 1)
+    critical = NormalDist().inv_cdf(1 - level)
+    if included.estimate - critical * deviation / math.sqrt(effective) <= chance + EXPOSURE_MARGIN:
         return None
+    least = max(0.0, _least_mean(included.estimate, deviation, effective, critical))
     return Leak(
         words="the model remembers secrets that were planted in its training data",
         figures=f"planted canaries have a mean exposure of {number(included.estimate, 3)} bits (at least "
-        f"{number(included.estimate - scatter, 3)}; {number(chance, 3)} without memorization; "
+        f"{downward(least, 3)}; {number(chance, 3)} without memorization; "
         f"p = {number(details['p_value'], 2)})",
     )
+
+
+def _least_mean(mean: float, deviation: float, count: float, critical: float) -> float:
+    """A lower limit of the mean exposure, by the ``mean`` and standard ``deviation`` of ``count`` canaries.
+
+    An exposure of 0 bits is added to them. Otherwise, a few that all reach the highest exposure would seem to show that
+    nearly all do: where 8 in 10 reach 12 bits and the others are by chance, a limit at 99.4 % that ignores this lies
+    above the mean for 33 of 100 sets of 5 canaries, and this one for none.
+    """
+    variance = ((count - 1) * deviation**2 + mean**2 * count / (count + 1)) / count
+    return mean * count / (count + 1) - critical * math.sqrt(variance / (count + 1))
 
 
 def _secrets(report: PrivacyReport, outcome: Outcome) -> Leak | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html import unescape
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -22,10 +23,10 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.show import leaks as judged
 from privctl.show.decision import conclusion
 from privctl.show.html.page import page
-from privctl.show.leaks import exit_sentence, found_leaks, leaks
+from privctl.show.leaks import _least_mean, exit_sentence, found_leaks, leaks
 from privctl.show.markdown.report import markdown, plain
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.text.audit import _estimate, audit_text
+from privctl.show.text.audit import _estimate, _findings, _row, audit_text
 
 RNG = np.random.default_rng(7)
 
@@ -97,6 +98,43 @@ def test_a_mean_exposure_is_at_least_what_is_said() -> None:
 
     assert called(bits.std(axis=1, ddof=1)) <= 24  # of 12.5 on average; more have a probability of 0.001
     assert called(np.full(sets, chance)) > 100
+
+
+@pytest.mark.parametrize(
+    ("share", "count"), [(0.5, 2), (0.8, 5), (0.9, 10), (0.8, 20), (0.9, 20), (0.95, 50), (0.1, 100), (0.0, 1)]
+)
+def test_the_least_mean_exposure_seldom_lies_above_the_mean(share: float, count: int) -> None:
+    """At a level of 0.00625, at most 39 of 2000 limits err, though few canaries may all reach 12 bits by chance.
+
+    A limit by their deviation alone errs more often for most of these; a limit near the mean errs in half of the cases.
+    """
+    chance, sets, critical = 1 / np.log(2), 2000, NormalDist().inv_cdf(1 - 0.00625)
+    source = np.random.default_rng(11)
+    bits = np.minimum(source.exponential(chance, (sets, count)), 12)
+    bits[source.random((sets, count)) < share] = 12
+    mean = 12 * share + (1 - share) * chance * (1 - 2.0**-12)
+    deviations = bits.std(axis=1, ddof=1) if count > 1 else np.zeros(sets)
+
+    def errors(critical: float) -> int:
+        limits = [
+            _least_mean(m, max(chance, deviation), count, critical)
+            for m, deviation in zip(bits.mean(axis=1).tolist(), deviations.tolist(), strict=True)
+        ]
+        return int((np.array(limits) > mean).sum())
+
+    assert errors(critical) <= 39
+    if count > 20:
+        assert errors(0.0) > 500
+
+
+def test_few_canaries_at_the_highest_exposure_do_not_show_that_all_are() -> None:
+    item, control = exposure(12.0, 5)
+    assert item.estimate is not None
+    (found,) = leaks(report(item, control, subject=judged.CANARIES))
+    assert "mean exposure of 12 bits (at least 4." in found
+    item, control = exposure(12.0, 2000)
+    (found,) = leaks(report(item, control, subject=judged.CANARIES))
+    assert "mean exposure of 12 bits (at least 11.9;" in found
 
 
 def test_an_auc_far_from_chance_is_a_leak() -> None:
@@ -305,3 +343,29 @@ def test_estimates_are_short(
 ) -> None:
     item = Evidence(method="m", quantity="q", estimate=estimate, lower=lower, upper=upper, bound=bound)
     assert _estimate(item) == text
+
+
+@pytest.mark.parametrize(
+    ("method", "quantity", "details", "shown"),
+    [
+        ("extraction", "rate beyond held-out text", {"detectable": 0.123}, "0.123"),
+        ("extraction", "rate on training text", {"detectable": 0.123}, "-"),
+        ("secret protection", "secrets told against the plan", {"detectable": 0.123}, "-"),
+        ("one run, Mahloujifar 2024", "mu", {"ceiling": 0.123}, "-"),
+        ("one run, Steinke 2023 or Mahloujifar 2024", "epsilon", {"ceiling": 2.5, "detectable": 0.123}, "0.123"),
+    ],
+)
+def test_could_see_is_what_is_detected_four_times_in_five(
+    method: str, quantity: str, details: dict[str, float], shown: str
+) -> None:
+    """And not what is seen at least once at the audit's confidence, nor the largest bound that could be certified."""
+    item = Evidence(method=method, quantity=quantity, estimate=0.2, samples={"training": 9}, details=details)
+    assert _row(item)[-1] == shown
+
+
+def test_a_lower_bound_of_0_is_not_said_to_be_no_influence() -> None:
+    method = "one run, Steinke 2023 or Mahloujifar 2024"
+    item = Evidence(method=method, quantity="epsilon", estimate=0.0, lower=0.0, bound=Bound.LOWER)
+    text = " ".join(_findings([item], verbose=True).split())
+    assert "epsilon: a lower bound on how much one record influences the model; at least 0 says nothing" in text
+    assert "not at all" not in text

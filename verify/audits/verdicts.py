@@ -73,7 +73,8 @@ def _secrets(report: PrivacyReport) -> Iterator[str]:
         return
     significant = [item for item in traces if _is_significant(item)]
     refuted = any(not alike_texts.is_doubtful(item, report.evidence) for item in significant)
-    most = max((min((size for size in item.samples.values() if size), default=0) for item in traces), default=0)
+    able = [item for item in traces if item.details.get("least_p_value", 0.0) <= item.details.get("level", 1.0)]
+    most = max((min((size for size in item.samples.values() if size), default=0) for item in able), default=0)
     why = "its test is confounded" if significant else "" if most >= _ENOUGH else f"it compares no {_ENOUGH} secrets"
     yield from _conclusion(report, _NOT_EASIER, refuted=refuted, why_undecided=why)
     yield from _misread(traces)

@@ -39,7 +39,7 @@ _QUANTITIES = {
     "TPR at ": "TPR at 1 % FPR: the share of members it recognizes while it takes 1 % of the non-members for members",
     "rate beyond held-out text": "rate beyond held-out text: the share of training texts that the model reproduces, "
     "less that of texts it never saw",
-    "epsilon": "epsilon: a lower bound on how much one record influences the model; 0 means not at all",
+    "epsilon": "epsilon: a lower bound on how much one record influences the model; at least 0 says nothing",
     "epsilon of a group": "epsilon of a group: a lower bound on how much all records of one group influence the model",
     "noise multiplier": "noise multiplier: an upper bound on the noise in the training, if the steps are otherwise as "
     "stated",
@@ -251,15 +251,23 @@ def _fraction(name: str, details: Mapping[str, float], total: float) -> str:
 
 
 def _row(item: Evidence) -> tuple[str, ...]:
-    least = item.details.get("detectable", item.details.get("ceiling")) if item.sees is None else item.sees
-    could = None if _is_vacuous(item) else least
     return (
         item.method,
         item.quantity,
         _estimate(item),
         number(item.details.get("chance"), 3),
-        number(could, 3),
+        number(_could_see(item), 3),
     )
+
+
+def _could_see(item: Evidence) -> float | None:
+    """What would be detected four times in five, if that is stated.
+
+    Of a rate on one side, an audit states what would be seen at least once at its confidence; of a plan of protection,
+    the share that would contradict it.
+    """
+    other = item.method == "secret protection" or item.quantity.startswith("rate on ")
+    return None if other or _is_vacuous(item) else item.sees
 
 
 def _estimate(item: Evidence) -> str:

@@ -35,13 +35,22 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
     text = table(("file", "line", *sized, "word for word", *attacks, "as high", *explained), rows)
     if attacks:
         text += paragraph(
-            f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
+            f"The {_listed(len(shown), 'group' if sized else 'record')}; as high: the "
             "share of non-members whose score in the first attack is at least as high. Without any leak about one "
-            "in ten would have a share of at most 0.1, one in a hundred of at most 0.01. --leaks FILE writes all "
-            f"{'groups' if sized else 'records'}, with all attacks.",
+            "in ten would have a share of at most 0.1, one in a hundred of at most 0.01; with n non-members, one in "
+            f"n + 1 has a share of 0 by chance. --leaks FILE writes all {'groups' if sized else 'records'}, with all "
+            "attacks.",
             indent=2, hanging=2,
         )  # fmt: skip
     return text
+
+
+def _listed(count: int, unit: str) -> str:
+    return (
+        f"{unit} that leaks most, with its scores"
+        if count == 1
+        else f"{count} {unit}s that leak most, with their scores"
+    )
 
 
 def effect_of_removal(records: Sequence[LeakingRecord]) -> str:

@@ -197,6 +197,22 @@ def test_numbers_of_guesses() -> None:
     assert [(g.guesses, g.divided) for g in register([1] * 25)] == [(20, False), (25, True)]
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "alpha", "needed"), [(1.6, 0.05, 21), (2.2, 0.05, 42), (3.05, 0.05, 104), (1.2, 0.05 / 6, 21)]
+)
+def test_fewer_canaries_with_fewer_sets_may_refute_more(epsilon: float, alpha: float, needed: int) -> None:
+    """From 22, 43 and 106 canaries on, there is one more set of guesses, and the sets share the error."""
+
+    def could(count: int) -> bool:
+        sets = register([1] * count)
+        return power(sets, 1e-5, bound_alpha(alpha, sets, sets)).ceiling > epsilon
+
+    assert canaries_to_refute(epsilon, 1e-5, alpha) == needed
+    assert could(needed)
+    assert not could(needed - 1)
+    assert not could(needed + 2), "where bisection over all numbers would go on"
+
+
 def test_what_can_be_refuted_is_said_before_training(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert plant(data, "--count", "31", "--to-see", "4", "-q") == 0
     out = capfd.readouterr().out

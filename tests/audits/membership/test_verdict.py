@@ -42,6 +42,33 @@ def blind(lower: float = 0.45, length: float = 0.45, control: float | None = Non
     return Baseline(evidence=tuple(found), scores=np.zeros(0))
 
 
+UNKNOWN = "how large an AUC would have been missed is not known, where 0.55 must be seen"
+ALL = "with so few records even an AUC of 1 would be missed, where 0.55 must be seen"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "count", "critical", "least", "words"),
+    [
+        ("AUC", 50, 2.5, 0.6, "with so few records an AUC below 0.600 would often be missed, where 0.55 must be seen"),
+        ("AUC", 2, 1.549193338482967, None, ALL),
+        ("AUC", 1, None, None, ALL),
+        ("AUC", 6, 2.5, None, UNKNOWN),  # members who all score higher than others are 2.88 deviations from chance
+        ("AUC", 60, 0.0, None, UNKNOWN),  # all scores are equal
+        ("accuracy", 2, 1.5, None, UNKNOWN),
+    ],
+)
+def test_what_few_records_would_miss(
+    quantity: str, count: int, critical: float | None, least: float | None, words: str
+) -> None:
+    """Two members and two others have six relabellings, so that no test at 5 % can reject."""
+    test = JointTest(p_value=1 / 6, level=0.05, compared=1, relabellings=999, critical=critical, detectable=least)
+    samples = {"members": count, "nonmembers": count}
+    item = replace(evidence("loss", 0.45, quantity=quantity), test=test, samples=samples)
+    found = verdict([item], blind())
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert words in found.reason
+
+
 @pytest.mark.parametrize(
     ("attacks", "baseline", "outcome", "words"),
     [

@@ -158,7 +158,7 @@ def test_parquet_of_other_programs_is_read(tmp_path: Path, capsys: pytest.Captur
         ({"member": [1, 0, None, 0]}, "neither 1 nor 0"),
         ({"score": [1.0, float("nan"), 1.0, 2.0]}, "has nan as score; expected a finite number"),
         ({"score": ["1", "2", "3", "4"]}, "expected a finite number"),
-        ({"member": [1, 1, 1, 0]}, "has 1 non-members; at least 2 of each side"),
+        ({"member": [1, 1, 1, 0]}, "has 1 non-member; at least 2 of each side"),
     ],
 )
 def test_parquet_that_says_something_else_is_refused(

@@ -84,7 +84,7 @@ def test_a_changed_trace_is_noticed(change: dict[str, float], monkeypatch: pytes
     assert item.quantity == f"share found beyond, {DESIGNED}, by a beam of 20"
     verdict = trace([item])
     assert verdict.outcome is Outcome.REFUTED
-    assert "a beam search holds 40 % more of them than of other draws" in verdict.reason
+    assert "a beam search holds 40 percentage points more of them than of other draws" in verdict.reason
     assert list(faults(replace(report(item), verdicts=(verdict,)))) == []
     forged = replace(item, details={**item.details, **change})
     assert any("not what its p-value says" in fault for fault in faults(report(forged)))

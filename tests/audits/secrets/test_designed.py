@@ -83,6 +83,16 @@ def test_a_model_that_never_saw_them_breaks_no_promise(workspace: Path, tmp_path
     assert of(found, f"mean bits beyond, {DESIGNED}, by loss").details["p_value"] > 1e-3
 
 
+def test_among_two_candidates_nothing_can_be_found(workspace: Path, tmp_path: Path) -> None:
+    rows = rows_of(workspace)
+    asked = dataclasses.replace(request(workspace, tmp_path, 1e-6, rows), candidates=2)
+    found = judged(workspace / "knows", asked)
+    trace, _ = verdicts(found)
+    assert trace.outcome is Outcome.INCONCLUSIVE
+    assert f"{len(rows)} of {len(rows)} secrets trained on rank first" in trace.reason
+    assert trace.reason.endswith("it would not have if all ranked first; give more --candidates, or more secrets")
+
+
 @pytest.mark.slow
 def test_loose_bounds_cannot_be_contradicted_by_one_run(workspace: Path, tmp_path: Path) -> None:
     found = judged(workspace / "knows", request(workspace, tmp_path, 0.5, rows_of(workspace)))

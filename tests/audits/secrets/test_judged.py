@@ -30,6 +30,32 @@ def test_a_comparison_with_the_base_model(secrets: int, gained: int, outcome: Ou
 
 
 @pytest.mark.parametrize(
+    ("quantity", "why"),
+    [
+        ("told first, held out (control)", "fewer than 5 secrets can be compared with a control"),
+        ("told first, trained, before training", "fewer than 5 secrets can be compared with a control"),
+        ("told first, never drawn (control)", "fewer than 5 secrets can be compared with a control"),
+        ("told first, trained", "confounded: there is no control"),
+    ],
+)
+def test_too_few_secrets_are_not_a_missing_control(quantity: str, why: str) -> None:
+    """With fewer than five secrets on a side, nothing is tested, and the control was given nevertheless."""
+    item = Evidence(
+        method=evidence.RECONSTRUCTION, quantity=quantity, estimate=1.0, samples={"secrets": 1}, details={"told": 1}
+    )
+    found = trace([item])
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert why in found.reason
+
+
+def test_a_difference_of_shares_is_in_percentage_points() -> None:
+    """From 20 of 40 to 30 of 40 are half as many more."""
+    test = _mcnemar_test(np.arange(40) < 30, np.arange(40) < 20)
+    found = trace(evidence.tests_as_evidence([test], 0.05))
+    assert "; 25 percentage points more of them than before training (p = 0.00098)" in found.reason
+
+
+@pytest.mark.parametrize(
     ("recovered", "bound", "outcome", "why"),
     [
         (30, 0.001, Outcome.REFUTED, "Markov"),

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import bdtrc, expit, ndtri
 
+from audits.claims import EpsilonClaim
+from audits.model_scores.audit import audit_scores
 from audits.statistics import one_run, two_arm
 from audits.statistics.f_dp import epsilon_of_mu
 from audits.statistics.metrics import auc
@@ -70,6 +74,29 @@ def test_two_arm_power_is_what_it_says(models: tuple[int, int], claim: float) ->
     ties = [source.random((800, count)) for count in models]  # the strongest attack breaks ties, by coins of its own
     inner, outer = 1.0 * (inner < rate) + ties[0] / 2, 1.0 * (outer >= rate) + ties[1] / 2
     assert rejected(inner, outer, claim) == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_score_with_two_values_notices_less_and_the_verdict_says_so(tmp_path: Path) -> None:
+    """Randomized response that 500 models notice four times in five without ties; the score of one bit has few."""
+    source, delta, claim = np.random.default_rng(3), 1e-5, EpsilonClaim(epsilon=0.25, delta=1e-5)
+    rate = float(expit(two_arm_detectable(500, 500, delta, claim=claim.epsilon)))
+    inner, outer = (source.random((40, 500)) < share for share in (rate, 1 - rate))
+    curve = two_arm.ApproximateDp(epsilon=claim.epsilon, delta=delta)
+
+    def noticed(spread: float) -> float:
+        ties = spread * source.random((2, 40, 500))
+        arms = zip(inner + ties[0], outer + ties[1], strict=True)
+        return float(np.mean([two_arm.claim_p_value(two_arm.rank_tests(*arm), curve) <= 0.05 for arm in arms]))
+
+    assert noticed(0.5) >= 0.8
+    assert noticed(0.0) < 0.6
+    scores = {"with": source.integers(0, 2, 500).tolist(), "without": source.integers(0, 2, 500).tolist()}
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(scores))
+    (verdict,) = audit_scores(path, claim=claim).verdicts
+    assert (
+        "with the best score and no ties so many models notice, 80 times in 100, randomized response" in verdict.reason
+    )
 
 
 def test_gaussian_power_is_what_it_says() -> None:

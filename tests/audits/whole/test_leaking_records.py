@@ -70,6 +70,23 @@ def test_how_many_would_stand_out_without_a_leak() -> None:
     )
 
 
+@pytest.mark.parametrize("others", [3, 20])
+def test_with_few_nonmembers_more_stand_out_without_a_leak(others: int) -> None:
+    """A share of 0 is then far more common than one in a hundred: one in as many as there are others, and one more."""
+    shares = []
+    for seed in range(60):
+        size = 200 + others
+        scores = np.random.default_rng(seed).normal(size=size)
+        arrays = {"member": np.arange(size) < 200, "line": np.arange(size), "score.a": scores}
+        found = leaking_records(arrays, MEMBERS, None)
+        shares += [record.nonmembers_as_high["a"] for record in found]
+    assert np.mean(np.array(shares) <= 0.01) == pytest.approx(1 / (others + 1), abs=0.03)
+    assert "The record that leaks most, with its scores" in " ".join(leaking_table(found[:1], verbose=True).split())
+    assert "with n non-members, one in n + 1 has a share of 0 by chance" in " ".join(
+        leaking_table(found, verbose=True).split()
+    )
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "members.jsonl", sentences(30, seed=1))

@@ -14,6 +14,7 @@ from audits.canaries.design import register
 from audits.extraction.compare import beyond as search_beyond
 from audits.extraction.counts import UncertainCount
 from audits.extraction.summary import BEYOND, _difference, _Rates
+from audits.extraction.verdict import verdict
 from audits.membership.attack import Settings, auc_evidence
 from audits.statistics.two_rates import fisher
 from privctl.domain.evidence import Evidence
@@ -45,6 +46,17 @@ def beyond(train: tuple[int, int], heldout: tuple[int, int], undecided: int = 0)
     of_others = UncertainCount(extracted=spoken, least=spoken, most=spoken + undecided, total=others)
     rates = _Rates(samples={}, confidence=0.99)
     return _difference(rates, "rate beyond held-out text", counts, of_others, {"in_both": 0})
+
+
+def test_what_few_records_would_show_is_no_certainty() -> None:
+    """A share of 12 in 20 is below the 66 % that is detected four times in five, and is certain nevertheless."""
+    rate = Evidence(
+        method="extraction", quantity="rate on training text", estimate=0.05, details={"extracted": 1, "texts": 20}
+    )
+    found = verdict([rate, beyond((1, 20), (0, 20))])
+    assert "with so few records only a share of 66 % or more would be, four times in five; " in found.reason
+    assert verdict([rate, beyond((12, 20), (0, 20))]).outcome is Outcome.REFUTED
+    assert "with so few records not even one of 100 % would be; " in verdict([rate, beyond((1, 4), (0, 4))]).reason
 
 
 @pytest.mark.parametrize(

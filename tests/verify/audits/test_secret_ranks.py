@@ -21,13 +21,16 @@ from audits.secrets.beam import BeamHits
 from audits.secrets.kept import kept_arrays
 from audits.secrets.planned_bound import PlannedBound
 from audits.secrets.trace import trace_tests
+from audits.secrets.verdict import trace as judged
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.digest import NamedFiles
 from tests.few import few
 from verify.audits.secrets.figures import faults
 from verify.audits.secrets.recounted import recount_secrets
+from verify.audits.verdicts import other_verdicts
 
 SEED, ALPHA = 5, 0.05
 #: Secrets trained on, held out, never drawn by a plan, and drawn at random, in this order.
@@ -52,7 +55,8 @@ def _result(sides: list[Side], *, base: bool, beam: bool) -> SecretAttackResult:
                 "allowance": PlannedBound(information=1e-3, prior=0.01, posterior=0.02) if number % 4 else None,
                 "passages": [SimpleNamespace(text=f"{name} {number % 5} {drawn.integers(99)} of {number}")],
             }  # fmt: skip
-            problems.append(SimpleNamespace(target=SimpleNamespace(**target | more)))
+            pool = 40 + 5 * (number % 2) if "format" in more else 0
+            problems.append(SimpleNamespace(target=SimpleNamespace(**target | more), pool=pool))
             leaks.append(name in ("trained", "drawn"))
     leak, count = np.array(leaks), len(leaks)
 
@@ -110,6 +114,10 @@ class Audit:
             return [f"it lacks the entry {missing}"]
 
 
+def audit_report(*evidence: Evidence, verdict: Verdict) -> PrivacyReport:
+    return PrivacyReport(step="audit", created=now(), versions={}, evidence=evidence, verdicts=(verdict,))
+
+
 KINDS: dict[str, Callable[[], SecretAttackResult]] = {
     "held-out secrets, a base model and a beam": lambda: _result(_HELD, base=True, beam=True),
     "secrets that a plan left out": lambda: _result(_PLAN, base=False, beam=True),
@@ -135,6 +143,37 @@ def test_every_genuine_figure_is_computed_again(kind: str, audits: dict[str, Aud
     assert audit.wrong(audit.evidence, versions=other) == [], "permutations of another version, told by their spread"
 
 
+@pytest.mark.parametrize(
+    ("candidates", "first", "outcome"),
+    [(2, True, Outcome.INCONCLUSIVE), (3, True, Outcome.INCONCLUSIVE), (4, True, Outcome.REFUTED),
+     (2, False, Outcome.INCONCLUSIVE), (4, False, Outcome.CONSISTENT)],
+)  # fmt: skip
+def test_ranks_among_few_candidates_show_nothing(
+    candidates: int, first: bool, outcome: Outcome, tmp_path: Path
+) -> None:
+    """The sum of 120 logarithms of 2 or 3 is no larger than chance gives for continuous ranks: no test could reject."""
+    made = _result([("drawn", 120, {"format": "pin {digits:4}"})], base=False, beam=False)
+    rank = np.ones(120, np.int64) if first else 1 + np.arange(120) % candidates
+    after = replace(made.after, ranks=Ranks(rank=rank, count=np.full(120, candidates)))
+    audit = Audit(tmp_path, replace(made, after=after))
+    (item,) = [item for item in audit.evidence if item.method == "secret trace"]
+    found = judged(audit.evidence)
+    assert found.outcome is outcome
+    assert audit.wrong(audit.evidence) == []
+    rest = [each for each in audit.evidence if each is not item]
+    for least, complaint in ((0.04, "its least p-value is 0.04"), (None, "")):
+        details = {name: value for name, value in item.details.items() if name != "least_p_value"}
+        forged = replace(item, details=details if least is None else {**details, "least_p_value": least})
+        wrong = audit.wrong([*rest, forged])
+        if least is None and candidates < 4:
+            complaint = "no ranks of so many candidates could have been significant"
+        assert any(complaint in line for line in wrong) if complaint else wrong == []
+    hidden = audit_report(*audit.evidence, verdict=replace(found, outcome=Outcome.CONSISTENT))
+    assert any("it compares no 100 secrets" in line for line in other_verdicts(hidden, (), by_coins=False)) is (
+        candidates < 4
+    )
+
+
 #: Counts of omissions, and what other checks compare with the audit's request or with the deviation.
 _ELSEWHERE = ("skipped", "level", "confidence")
 
@@ -146,7 +185,8 @@ def _changed(item: Evidence) -> Iterator[tuple[str, Evidence]]:
     for name, value in item.details.items():
         if name not in _ELSEWHERE:
             yield name, replace(item, details={**item.details, name: value * 0.9 + 0.02})
-            yield f"{name} removed", replace(item, details={k: v for k, v in item.details.items() if k != name})
+            if name != "least_p_value":  # older audits lack it, and it matters only where it exceeds the level
+                yield f"{name} removed", replace(item, details={k: v for k, v in item.details.items() if k != name})
     for name, size in item.samples.items():
         yield name, replace(item, samples={**item.samples, name: size + 1})
 

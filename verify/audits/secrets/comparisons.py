@@ -60,6 +60,9 @@ def _trace(item: Evidence) -> str:
         return "no audit makes such a test of secrets"
     if missing := sorted({"p_value", "level", "detected"} - item.details.keys()):
         return f"its {missing[0]} is missing"
+    secrets = item.samples.get("secrets", 0)
+    if not 1 <= item.details.get("effective", 1.0) <= max(1, secrets) * (1 + _CLOSE):
+        return f"{secrets} secrets cannot tell as much as {item.details['effective']:.6g}"
     if item.estimate is None or not 0 < item.details["p_value"] <= 1 or item.details["detected"] not in (0.0, 1.0):
         return "its estimate, its p-value or whether it found a trace is none that can be"
     return ""
@@ -79,7 +82,8 @@ def _raised(item: Evidence, rates: Mapping[str, Evidence]) -> str:
         most = _in_beam(int(beam.details["found"]), beam.samples["secrets"], beam.details["chance"])
     elif control == "drawn at random":
         ranked = success_rate if score == _LOSS else rates.get(f"told first by {score}, trained")
-        most = 1.0 if ranked is None else _by_bits(ranked.samples["secrets"], ranked.details["mean_bits"])
+        effective = item.details.get("effective", item.samples["secrets"])
+        most = 1.0 if ranked is None else _by_bits(effective, ranked.details["mean_bits"])
     if item.details["p_value"] <= most * (1 + _CLOSE) + _NOTHING:
         return ""
     return f"its p-value is {item.details['p_value']:.4g}, and the rates of the same secrets give {most:.4g} at most"
@@ -99,8 +103,15 @@ def _in_beam(hits: int, secrets: int, chance: float) -> float:
     return 1 - at_most(hits - 1, secrets, chance) if hits >= secrets * chance + 1 else 1.0
 
 
-def _by_bits(secrets: int, bits: float) -> float:
-    """Fisher's p-value of ranks with a mean of so many bits: P(a Poisson variable with the sum's mean < secrets)."""
+def _by_bits(effective: float, bits: float) -> float:
+    """A bound on Fisher's p-value of ranks with a mean of so many bits, of so many secrets with their own candidates.
+
+    For a whole number it is P(a Poisson variable with the sum's mean < the number), and between two it lies between.
+    """
+    return max(_of_whole(math.floor(effective), bits), _of_whole(math.ceil(effective), bits))
+
+
+def _of_whole(secrets: int, bits: float) -> float:
     mean = math.log(2) * secrets * bits
     if mean <= 0:
         return 1.0

@@ -30,6 +30,8 @@ _OF_BASE = {
     "completion_before": "U8", "logp_before": "F64", "discoverable_before": "BOOL",
 }  # fmt: skip
 _OF_RECORDS = {"record": "I64"}
+#: Of how many values the candidates of a planted canary were drawn; older audits did not keep it.
+_OF_POOL = {"pool": "I64"}
 _WITHOUT_MODEL = {"records_score": "F64", "records_area": "F64", "lengths_area": "F64"}
 BEYOND = "beyond_records."
 #: Arrays with an entry for each relabelling, and not for each secret.
@@ -104,7 +106,7 @@ def kept_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> KeptSe
         if not names >= _ALWAYS.keys():
             return None
         layout = dict(_ALWAYS)
-        for more in (_OF_BEAM, _OF_BASE, _OF_RECORDS, _WITHOUT_MODEL):
+        for more in (_OF_BEAM, _OF_BASE, _OF_RECORDS, _OF_POOL, _WITHOUT_MODEL):
             layout |= more if more.keys() & names else {}
         layout |= {name: "F64" for name in names if name.startswith(BEYOND)}
         found = read_arrays(file, {_PREFIX + name: kind for name, kind in layout.items()}, "an audit's secrets")
@@ -120,5 +122,7 @@ def _check(arrays: Mapping[str, NDArray[Any]], place: Path) -> None:
         (arrays[f"rank{s}"], arrays[f"candidates{s}"]) for s in ("", "_before", "_calibrated") if f"rank{s}" in arrays
     ]
     possible = all(((rank >= 1) & (rank <= count)).all() for rank, count in ranks)
+    drawn_from = arrays.get("pool", np.ones(1))[arrays["designed"] if "pool" in arrays else slice(None)]
+    possible &= bool((drawn_from >= 1).all())
     if len(sizes) != 1 or len(draws) > 1 or 0 in draws or not possible:
         raise InputError(f"{place} holds ranks of secrets that cannot be; run the audit again")

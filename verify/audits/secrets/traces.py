@@ -30,11 +30,17 @@ _DEVIATIONS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestedAgain:
-    """The numbers that were ``compared``, the ``excess``, and the limits between which the p-value must lie."""
+    """The numbers that were ``compared``, the ``excess``, and the limits between which the p-value must lie.
+
+    ``least`` is the smallest p-value that these secrets could have given, 0 if that is not computed. ``effective`` is
+    the number of secrets that tell as much with candidates of their own, None if that does not matter.
+    """
 
     compared: tuple[int, int]
     excess: float
     p_values: tuple[float, float]
+    least: float = 0.0
+    effective: float | None = None
 
     def faults(self, item: Evidence) -> Iterator[str]:
         """Yields a sentence for each number of ``item`` that differs."""
@@ -47,6 +53,15 @@ class TestedAgain:
         p_value = item.details.get("p_value", math.nan)
         if not low * (1 - 1e-6) <= p_value <= high * (1 + 1e-6):
             yield f"its p-value is {p_value:.6g}, and the ranks kept give {low:.6g}"
+        told = item.details.get("effective", math.nan)
+        if self.effective is not None and not math.isclose(told, self.effective, rel_tol=1e-6):
+            yield f"its effective number is {told:.6g}, and what was kept gives {self.effective:.6g}"
+        level, stated = item.details.get("level", 0.0), item.details.get("least_p_value")
+        if stated is None:  # older audits did not state it
+            if self.least > level:
+                yield "it does not say that no ranks of so many candidates could have been significant"
+        elif not math.isclose(stated, self.least, rel_tol=1e-6, abs_tol=1e-300):
+            yield f"its least p-value is {stated:.6g}, and the candidates kept give {self.least:.6g}"
 
 
 def tested_again(item: Evidence, kept: KeptSecrets, seed: int, *, same: bool) -> TestedAgain | None:
@@ -84,13 +99,26 @@ def _by_design(kept: KeptSecrets, score: str) -> TestedAgain | None:
     if ranks is None:
         hits, chances = int(kept["in_beam"][chosen].sum()), kept["in_beam_by_chance"][chosen]
         tail = _at_least(hits, chances)
-        return TestedAgain(compared=(count, 0), excess=hits / count - float(chances.mean()), p_values=(tail, tail))
+        return TestedAgain(
+            compared=(count, 0),
+            excess=hits / count - float(chances.mean()),
+            p_values=(tail, tail),
+            least=math.prod(chances.tolist()),
+        )
     bits, among = ranks.bits[chosen], ranks.count[chosen]
     # The mean of log2(n / r) over ranks r from 1 to n is log2(n) - log2(n!) / n.
     by_chance = [math.log2(n) - math.lgamma(n + 1) / math.log(2) / n for n in among.tolist()]
-    p_value = float(gammaincc(count, math.log(2) * float(bits.sum())))
+    # Candidates drawn from n values correlate the logarithms of ranks by 1 / n (Brown 1975).
+    pools = kept["pool"][chosen] if "pool" in kept else np.full(count, np.inf)
+    sizes = {pool: int((pools == pool).sum()) for pool in set(pools.tolist())}
+    spread = math.fsum(size * (1 + (size - 1) / pool) for pool, size in sizes.items()) / count
+    p_value = float(gammaincc(count / spread, math.log(2) * float(bits.sum()) / spread))
     return TestedAgain(
-        compared=(count, 0), excess=float(bits.mean()) - math.fsum(by_chance) / count, p_values=(p_value, p_value)
+        compared=(count, 0),
+        excess=float(bits.mean()) - math.fsum(by_chance) / count,
+        p_values=(p_value, p_value),
+        least=float(gammaincc(count / spread, math.fsum(math.log(n) for n in among.tolist()) / spread)),
+        effective=count / spread if "pool" in kept else None,
     )
 
 
