@@ -44,7 +44,7 @@ def _more(parameters: Any) -> Mapping[str, Any]:
 def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
     """Whether more than ``most`` runs have a non-negligible probability: the tail of the law, or a bound on it."""
     if shape is None:
-        return bool(pdtrc(most, mean) > _BEYOND)
+        return not pdtrc(most, mean) <= _BEYOND  # NaN below 0
     if mean == 1 or shape > 1:
         return most < 1 or shape > 1
     # P(K = k + 1) is at most 1 - gamma times P(K = k).
