@@ -217,7 +217,9 @@ def _write_locked(path: Path, content: Any) -> int:
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try_lock(fd, wait=True)
-        os.write(fd, json.dumps(content).encode())
+        remaining = memoryview(json.dumps(content).encode())
+        while remaining:  # a disk that is almost full takes only part of it, and half a journal would be none
+            remaining = remaining[os.write(fd, remaining) :]
         os.fsync(fd)
         os.rename(draft, path)
         sync_folder(path.parent)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from privctl.models import loading
 from privctl.noise import placement
 from privctl.noise.privatize import perplexity_of
 from privctl.reports.files import read_report
+from privctl.storage.atomic import writing
 from privctl.train.methods.ferret import run as ferret
 from privctl.train.release import model as release
 from privctl.train.runs import gradient_training as training
@@ -330,3 +332,22 @@ def test_noise_evaluates_what_it_releases(
     assert run([*call, "-o", str(tmp_path / "bare")]) == 3
     assert "has no tokenizer" in capsys.readouterr().err
     assert not (tmp_path / "bare").exists()
+
+
+def test_a_disk_that_is_full_after_the_training_is_no_reason_to_train_again(
+    bert: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another folder, which is the advice before a training, would cost the privacy of a second one."""
+    output = tmp_path / "out"
+
+    def full(*_: object, **__: object) -> NoReturn:
+        with writing(output):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release, "commit_with_report", full)
+        assert retrain(DP, bert, texts, output, *TEXT) == 4
+    stderr = capsys.readouterr().err
+    assert "does not fit: No space left on device; mend that, then continue with --resume and the same" in stderr
+    assert retrain(DP, bert, texts, output, *TEXT, "--resume") == 0
+    assert report_of(output).parameters["steps_begun"] == 4

@@ -209,6 +209,15 @@ def test_what_is_drawn_has_the_law(mean: float, shape: float | None, law: stats.
     assert runs_exceed(mean, shape, math.ceil(most * 0.9) - 1)
 
 
+@pytest.mark.parametrize("shape", [None, 1.0, 0.5, 0.0])
+def test_the_most_runs_that_a_search_states_are_not_refuted(shape: float | None) -> None:
+    for mean in (1.0, 1.1, 1.5, 4.0, 6.0, 7.0, 9.0, 12.0, 15.0, 40.0, 300.0, 500.0, 700.0, 1000.0):
+        most = runs_law.most_runs(mean, shape)
+        assert not runs_exceed(mean, shape, most), mean
+        if mean > 1 or shape is None:
+            assert all(runs_exceed(mean, shape, fewer) for fewer in (most - max(2, most // 20), 0, -1)), mean
+
+
 @pytest.mark.slow
 def test_a_plan_of_a_search_meets_its_epsilon_and_is_verified(tmp_path: Path) -> None:
     report_path = tmp_path / "plan.report.json"

@@ -344,3 +344,31 @@ def test_a_journal_that_names_foreign_files_is_not_carried_out(tmp_path: Path) -
     recover(tmp_path)
     assert (tmp_path / "target").read_text() == "old"
     assert (tmp_path / "evil").read_text() == "evil"
+
+
+def test_half_a_journal_is_none(tmp_path: Path) -> None:
+    """A disk that is almost full takes the first bytes; a kill would leave a set that nobody could finish."""
+    (tmp_path / "text").write_text("old")
+    limited = """
+import resource, signal, sys
+from contextlib import ExitStack
+from pathlib import Path
+from privctl.domain.errors import FileSystemError
+from privctl.storage import atomic, commit
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+with ExitStack() as stack:
+    files = [stack.enter_context(atomic.PendingFile(Path(sys.argv[1]) / name)) for name in ("text", "model", "report")]
+    for file in files:
+        file.write_at(0, b"new")
+    try:
+        commit.commit_together(files)
+    except FileSystemError as fault:
+        print(fault)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", limited, tmp_path], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert "does not fit: File too large" in done.stdout
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"text": "old"}

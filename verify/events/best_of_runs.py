@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, logsumexp, pdtrc
 
 from privctl.domain.events import BestOfRuns
 from privctl.domain.guarantee import Adjacency
@@ -42,10 +42,9 @@ def _more(parameters: Any) -> Mapping[str, Any]:
 
 
 def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
-    """Whether more than ``most`` runs have a non-negligible probability, by an upper bound on the tail of the law."""
+    """Whether more than ``most`` runs have a non-negligible probability: the tail of the law, or a bound on it."""
     if shape is None:
-        logs = most * math.log(mean) - mean - gammaln(most + 1)  # log P(K = most); each next is at most half as likely
-        return most < 2 * mean or bool(logs > math.log(_BEYOND))
+        return not pdtrc(most, mean) <= _BEYOND  # NaN below 0
     if mean == 1 or shape > 1:
         return most < 1 or shape > 1
     # P(K = k + 1) is at most 1 - gamma times P(K = k).

@@ -28,6 +28,7 @@ from privctl.train.search.made_before import count_searches, log_search
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.state.fingerprint import search_fingerprint
+from privctl.train.state.run_folder import resumable
 
 #: Trains by one request, and returns its report.
 TrainOne = Callable[[RetrainRequest], PrivacyReport]
@@ -58,7 +59,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     else:
         with log_search(request.output, place, facts["data"]["train"], notify):
             folder = SearchFolder.begin(place, facts, runs, len(candidates))
-    with folder:
+    with folder, resumable():
         if request.resume:
             if (report := released_report(request.output, folder.released)) is not None:
                 return _finish(report, folder, notify)

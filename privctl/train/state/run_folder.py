@@ -39,8 +39,8 @@ _DIGESTS, _KEPT = "digests", (_BATCH_KEY, SEED_FILE)
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
-    """Let an error of the file system say that the run can be resumed once that is mended."""
+def resumable() -> Iterator[None]:
+    """Let an error of the file system say that what is saved can be resumed once that is mended."""
     try:
         yield
     except FileSystemError as fault:
@@ -172,13 +172,13 @@ class RunFolder:
 
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""
-        with _resumable():
+        with resumable():
             self._steps_begun.mark(begun)
         self._steps = begun
 
     def mark_side_releases(self, begun: int) -> None:
         """Record that ``begun`` side releases have begun, before the last of them is computed."""
-        with _resumable():
+        with resumable():
             self._side_releases_begun.mark(begun)
         self._side_releases = begun
 
@@ -203,7 +203,7 @@ class RunFolder:
 
     def save(self, saved: SavedState) -> None:
         """Write the state. A kill at any moment, or a full disk, leaves the old state or this one."""
-        with _resumable():
+        with resumable():
             self._save(saved)
 
     def _save(self, saved: SavedState) -> None:
@@ -250,3 +250,6 @@ class RunFolder:
         if failed and in_first_step and self.forgets_failed_start:
             remove_state(self.path)
         self._close()
+        if isinstance(error, FileSystemError):  # also where a log or the trained model cannot be written
+            with resumable():
+                raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,9 +13,10 @@ from safetensors.numpy import save_file
 
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.data.recorded import recorded_files
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, FileSystemError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, digested_artifact, now, versions
+from privctl.storage.atomic import writing
 from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
 from privctl.train.preparation.places import begun_mark, report_path
@@ -118,5 +120,23 @@ def test_a_run_whose_model_was_deleted_is_not_made_again(
             search(tmp_path, resume=True)
     shutil.rmtree(tmp_path / "out.search" / "run-1")
     shutil.move(tmp_path / "away", tmp_path / "out.search" / "run-1")
+    search(tmp_path, resume=True)
+    assert not (tmp_path / "out.search").exists()
+
+
+def test_a_disk_that_is_full_is_no_reason_for_another_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun elsewhere, it would be a second search, which this guarantee does not count."""
+    architecture(tmp_path / "start", "gpt2", n_layer=1)
+    for name in ("train", "public"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}))
+    monkeypatch.setattr(search_folder.runs_law, "draw", lambda *_: 1)
+
+    def full(*_: object) -> None:
+        with writing(tmp_path / "out"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(FileSystemError, match="mend that, then continue with --resu"):
+        patched.setattr(SearchFolder, "mark_release", full)
+        search(tmp_path)
     search(tmp_path, resume=True)
     assert not (tmp_path / "out.search").exists()

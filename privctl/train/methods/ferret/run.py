@@ -102,7 +102,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         epoch_steps=job.recipe.steps_per_epoch,
         epoch_rate=_epoch_rate(job),
         device=device,
-        once=request.method.sampled(request),
+        # Draws of noise, batches or dropout would differ, so a step made again would publish something else.
+        once=request.method.sampled(request) or request.model.dropout,
         workers=workers,
         folder=folder,
         evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),

@@ -48,7 +48,8 @@ class FerretTrainer:
 
     An epoch is ``epoch_steps`` steps; with Poisson batches at ``epoch_rate``, epoch k ends with step ceil(k / rate).
     With ``once`` no step may be begun twice, so steps that were begun and not saved are lost; otherwise they are
-    repeated, which publishes the same amounts. The other fields are as in ``loop.Trainer``.
+    repeated, which publishes the same amounts if steps draw no random numbers. The other fields are as in
+    ``loop.Trainer``.
     """
 
     network: nn.Module
