@@ -356,5 +356,5 @@ def test_steps_that_were_lost_are_told() -> None:
     require_steps_left(state, 10, said.append)
     require_steps_left(replace(state, updates=5), 10, said.append)
     require_steps_left(None, 10, said.append)
-    words = "3 steps were begun and not saved: epsilon counts them, and they are not made again"
+    words = "3 steps were begun and not saved; they count in epsilon and are not made again"
     assert said == [f"{words}, which leaves 7 updates of 10"]

@@ -120,8 +120,9 @@ def require_steps_left(start: SavedState | None, steps: int, notify: Notify) -> 
         )
     lost = start.steps_begun - start.updates
     notify(
-        f"{counted(lost, 'step was', 'steps were')} begun and not saved: epsilon counts them, and they are not made "
-        f"again, which leaves {counted(steps - lost, 'update')} of {steps}"
+        f"{counted(lost, 'step was', 'steps were')} begun and not saved; "
+        f"{'it counts in epsilon and is' if lost == 1 else 'they count in epsilon and are'} not made again, which "
+        f"leaves {counted(steps - lost, 'update')} of {steps}"
     )
 
 

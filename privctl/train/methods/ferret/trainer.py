@@ -224,10 +224,11 @@ def _require_published_left(masks: Masks, lost: Spans, newly: Spans, notify: Not
             f"all {active} steps of this run that publish were begun and none of them was saved, so none is left to "
             "train with; start again with another --output, and account for what this run may have released"
         )
-    begun = counted(_published(masks, newly), "step that publishes was", "steps that publish were")
+    count = _published(masks, newly)
+    begun = counted(count, "step that publishes was", "steps that publish were")
     notify(
-        f"{begun} begun and not saved: the guarantee counts them, and they are not made again, which leaves "
-        f"{active - gone} of {active}"
+        f"{begun} begun and not saved; {'it counts' if count == 1 else 'they count'} in the guarantee and "
+        f"{'is' if count == 1 else 'are'} not made again, which leaves {active - gone} of {active}"
     )
 
 

@@ -96,7 +96,7 @@ def test_steps_that_were_lost_are_told(tmp_path: Path) -> None:
     killed(tmp_path / "run", 7, b"seed", 1.0, noisy(), saves=True)
     rest, said = resumed(tmp_path / "run", b"seed", 1.0, noisy())
     assert said == [
-        "3 steps that publish were begun and not saved: the guarantee counts them, and they are not made again, which "
+        "3 steps that publish were begun and not saved; they count in the guarantee and are not made again, which "
         "leaves 9 of 12"
     ]
     start = torch.cat([p.detach().flatten() for p in network().parameters()])
