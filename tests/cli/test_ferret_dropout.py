@@ -44,7 +44,7 @@ def test_signs_are_published_again_only_without_dropout(
     if dropout:
         assert not again
         assert lost == [[5, KILLED_IN + 1]]
-        assert "4 steps that publish were begun and not saved: the guarantee counts them" in errors
+        assert "4 steps that publish were begun and not saved; they count in the guarantee" in errors
     else:
         assert again == set(range(5, KILLED_IN + 1))
         assert lost == []
