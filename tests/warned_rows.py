@@ -43,6 +43,7 @@ NOT_CALLED_FOR: dict[Row, str] = {
         ("audit", name): "what the file of scores holds, which is none of the report's"
         for name in ("equal scores", "sides swapped", "names spelled alike")
     },
+    ("account", "unit of reports"): "what the reports say that it was made from",
     **{
         ("account", name): "a comparison or a default of the plan; what is guaranteed states its own numbers"
         for name in ("adjacency", "one band", "bands", "error by bands", "buffers", "search")

@@ -237,6 +237,13 @@ class ExternalTrainingParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnitParameters:
+    """The field whose records are one example together, in the report of any training; None: a record is one."""
+
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseParameters:
     """Parameters of ``privctl noise``; ``tensors_untouched`` maps each tensor without noise to the reason."""
 
@@ -263,7 +270,8 @@ class PlannedMethod:
 class BudgetParameters:
     """Parameters of ``privctl account``: the given options; ``found`` is the answer.
 
-    Options of a single kind of event are in its row of ``verify.events``.
+    ``ledgers`` are the files where there were several. Options of a single kind of event are in its row of
+    ``verify.events``.
     """
 
     mechanism: str | None = None
@@ -279,6 +287,7 @@ class BudgetParameters:
     posterior: float | None = None
     priors: tuple[float, ...] | None = None
     ledger: str | None = None
+    ledgers: tuple[str, ...] | None = None
     no_peers: bool | None = None
     methods: Mapping[str, PlannedMethod] | None = None
     rely_on: str | None = None

@@ -146,6 +146,10 @@ POST_PROCESSING = form(
     "guaranteed stands in the report of the run that wrote the stream"
 )
 PLAN = form("a plan, not a run: it holds for a training that does exactly what the mechanism says")
+COUNTED_TOGETHER = form(
+    "All files are counted together, as for models that were trained on the same people's data and are all released"
+)
+_ONE_EXAMPLE = f"a record|{form('all records with one value of {unit}', unit=QUOTED)}"
 _ERROR = rf"a root mean square error of {NUMBER} clip norms in sums of the first k steps, over all k"
 _ADJACENCY = "|".join(
     map(
@@ -260,6 +264,8 @@ TEXTS: dict[str, dict[str, str]] = {
         "plan": PLAN,
         "real arithmetic": REAL_ARITHMETIC,
         "adjacency": _ADJACENCY,
+        "unit of reports": form("In the reports given, one example is {unit}", unit=_ONE_EXAMPLE),
+        "counted together": COUNTED_TOGETHER,
         "one band": form(
             "with 1 band noise is independent: this is DP-SGD, with {error}", error=_ERROR
         ),
