@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.domain.checks import flagged
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS, Batches, Event
 from privctl.domain.progress import Notify
 from privctl.domain.report import Omission, PrivacyReport
