@@ -48,7 +48,10 @@ NOT_CALLED_FOR: dict[Row, str] = {
         ("account", name): "a comparison or a default of the plan; what is guaranteed states its own numbers"
         for name in ("adjacency", "one band", "bands", "error by bands", "buffers", "search")
     },
-    ("retrain", "report of other initial weights"): "which reports were at hand then, beside the initial weights",
+    **{
+        ("retrain", name): "which reports were at hand then, beside the initial weights"
+        for name in ("report of other initial weights", "initial weights audited as trained")
+    },
     ("retrain", "held-out records trained on"): "what the files hold, which only the data say",
     ("retrain", "held-out records of users trained on"): "whom the files name, which only the data say",
     ("retrain", "classes of an adapter"): "the names are in the model's configuration",

@@ -94,6 +94,11 @@ UNFITTING = form(
     name=NAME,
     why="is missing|is about other weights",
 )
+AUDITED_AS_TRAINED_ON = form(
+    "{name} audited the initial weights as ones that were trained on these examples; if they were, no guarantee covers "
+    "what they hold of them already: begin with weights that were made without these examples",
+    name=NAME,
+)
 SEEDED = form("the noise was drawn from a seed given by the user: anyone who knows it can remove the noise")
 ROUNDED = "assumed, and often false: {statement}"
 CANDIDATES = (
@@ -226,6 +231,7 @@ TEXTS: dict[str, dict[str, str]] = {
         ),
         "base in 4 bits": IN_FOUR_BITS,
         "report of other initial weights": UNFITTING,
+        "initial weights audited as trained": AUDITED_AS_TRAINED_ON,
         "users of the records": FIXED_GRAPH,
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
