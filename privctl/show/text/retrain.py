@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ChoicesWithoutNoise, readable
 from privctl.show.summary import in_a_sentence
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
@@ -15,6 +16,8 @@ from privctl.show.text.style import notes, number, paragraph, table
 #: Epochs that a table shows without ``--verbose``.
 _EPOCHS = 20
 _EPOCH = re.compile(r"epoch ([0-9]+)")
+#: The names of the settings in the text of a search, such as ``learning-rate=1e-3,1e-2 clip-norm=1,2``.
+_SEARCHED = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)=")
 _LOSS = "held-out loss, nats"
 #: From this share of the whole fall in the last epoch, a loss is still falling.
 _FALLING = 0.05
@@ -32,12 +35,25 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
         guarantee_text(guarantee, named=len(guarantees) > 1, verbose=verbose, printed=guarantees[:i])
         for i, guarantee in enumerate(guarantees)
     ]
+    parts += _chosen(report)
     parts += _measures(report.evidence, verbose=verbose, by_epoch=epochs)
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
     warnings = [warning for warning in report.warnings if only in (None, warning)]
     if warnings:
         parts.append(notes(warnings))
     return "\n".join(parts)
+
+
+def _chosen(report: PrivacyReport) -> Iterator[str]:
+    """A sentence on the values of the run that a search released."""
+    choices = readable(ChoicesWithoutNoise, report)
+    if choices is None or choices.search is None:
+        return
+    searched = _SEARCHED.findall(str(choices.search.get("settings", "")))
+    values = [(name, report.parameters.get(name.replace("-", "_"))) for name in searched]
+    stated = [f"--{name} {number(value) if isinstance(value, float) else value}" for name, value in values if value]
+    if stated:
+        yield paragraph(f"the search chose {' and '.join(stated)}, by the held-out loss")
 
 
 def _measures(evidence: Sequence[Evidence], *, verbose: bool, by_epoch: bool) -> Iterator[str]:
