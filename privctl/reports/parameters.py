@@ -197,6 +197,17 @@ class ChoicesWithoutNoise:
     measured_public_digest: str | None = None
 
 
+def chosen_by_search(report: PrivacyReport) -> dict[str, Any]:
+    """The values, by option, of the run that a search released; empty without a search.
+
+    The settings of a search are a text such as ``learning-rate=1e-3,1e-2 clip-norm=1,2``.
+    """
+    search = (readable(ChoicesWithoutNoise, report) or ChoicesWithoutNoise()).search or {}
+    names = [each.partition("=")[0] for each in str(search.get("settings", "")).split() if "=" in each]
+    values = {name: report.parameters.get(name.replace("-", "_")) for name in names}
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalTrainingParameters:
     """Parameters of training in a loop that is not privctl's; ``program`` is what wrote the report.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import ChoicesWithoutNoise, readable
+from privctl.reports.parameters import chosen_by_search
 from privctl.show.summary import in_a_sentence
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
@@ -16,8 +16,6 @@ from privctl.show.text.style import notes, number, paragraph, table
 #: Epochs that a table shows without ``--verbose``.
 _EPOCHS = 20
 _EPOCH = re.compile(r"epoch ([0-9]+)")
-#: The names of the settings in the text of a search, such as ``learning-rate=1e-3,1e-2 clip-norm=1,2``.
-_SEARCHED = re.compile(r"(?:^|\s)([a-z][a-z0-9-]*)=")
 _LOSS = "held-out loss, nats"
 #: From this share of the whole fall in the last epoch, a loss is still falling.
 _FALLING = 0.05
@@ -46,12 +44,8 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
 
 def _chosen(report: PrivacyReport) -> Iterator[str]:
     """A sentence on the values of the run that a search released."""
-    choices = readable(ChoicesWithoutNoise, report)
-    if choices is None or choices.search is None:
-        return
-    searched = _SEARCHED.findall(str(choices.search.get("settings", "")))
-    values = [(name, report.parameters.get(name.replace("-", "_"))) for name in searched]
-    stated = [f"--{name} {number(value) if isinstance(value, float) else value}" for name, value in values if value]
+    values = chosen_by_search(report)
+    stated = [f"--{name} {number(value) if isinstance(value, float) else value}" for name, value in values.items()]
     if stated:
         yield paragraph(f"the search chose {' and '.join(stated)}, by the held-out loss")
 
