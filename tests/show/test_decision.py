@@ -327,27 +327,6 @@ def test_an_audit_that_was_too_small_says_how_many_records_would_do(tmp_path: Pa
     assert "MORE-MEMBERS.jsonl" in parsed(step.command)
 
 
-def test_an_audit_of_all_training_records_asks_for_no_more_members(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There are none: a run with a guarantee was told to audit again with members that cannot exist."""
-    monkeypatch.chdir(tmp_path)
-    model, members, others = inputs("members", "nonmembers")
-    trained_on = replace(members, role="data")
-    write_report(tmp_path / "model.report.json", replace(report(), step="retrain", inputs=(trained_on,)))
-    parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
-    small = replace(
-        membership(0.0, 60), inputs=(model, members, others), parameters={"least_auc": 0.55}, parents=(parent,)
-    )
-    step = next_step(small, tmp_path / "model.audit.report.json")
-    words = parsed(step.command)
-    assert words[words.index("--members") + 1] == members.path
-    assert words[words.index("--nonmembers") + 1] == "MORE-NONMEMBERS.jsonl"
-    assert "--least-auc" in step.advice
-    other = replace(small, inputs=(model, replace(members, digest="blake3:" + 64 * "0"), others))
-    assert "MORE-MEMBERS.jsonl" in parsed(next_step(other, tmp_path / "model.audit.report.json").command)
-
-
 def test_confounded_files_have_no_cure_but_a_split_before_the_next_training(tmp_path: Path) -> None:
     small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"), parameters={"task": "causal-lm"})
     confounded = replace(small, verdicts=(replace(small.verdicts[0], reason="confounded: the records differ"),))

@@ -38,6 +38,8 @@ _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
 #: Part of a verdict's reason: the model was trained on other data than the split's members.
 _OTHER_DATA = "names other training data"
+#: The same: the data given with the canaries are not those that were planted.
+_OTHER_BYTES = "other bytes than the one that was planted"
 _DATA = ("train", "members", "planted", "data")
 
 
@@ -124,14 +126,8 @@ def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, P
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        words = (
-            "--train",
-            "MORE-TRAIN.jsonl",
-            "--held-out",
-            "MORE-HELD-OUT.jsonl",
-            *_length_options(report),
-            *_columns(report),
-        )
+        files_needed = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
+        words = (*files_needed, *_length_options(report), *_columns(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
@@ -139,6 +135,8 @@ def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, P
             advice="split more records before the next training (`privctl audit split`), and audit that model; finding "
             "nothing is no proof of privacy"
         )
+    if undecided.subject == CANARIES and _OTHER_BYTES in undecided.reason:
+        return NextStep(advice="give the file that was planted as --canary-data, and audit again")
     if undecided.subject == CANARIES:
         return NextStep(
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; "
