@@ -37,6 +37,9 @@ def test_another_file_than_the_planted_one_is_to_be_replaced(tmp_path: Path) -> 
     verdict = Verdict(subject="planted canaries left no trace", outcome=Outcome.INCONCLUSIVE, reason=reason)
     step = next_step(replace(membership(0.0, 60), verdicts=(verdict,)), tmp_path / "model.audit.report.json")
     assert "give the file that was planted as --canary-data" in step.advice
+    other = replace(verdict, reason="the model's training report names other data than the planted ones")
+    step = next_step(replace(membership(0.0, 60), verdicts=(other,)), tmp_path / "model.audit.report.json")
+    assert step.advice == "audit the model that was trained on the planted data"
     again = replace(verdict, reason="it is too small")
     step = next_step(replace(membership(0.0, 60), verdicts=(again,)), tmp_path / "model.audit.report.json")
     assert "plant more canaries" in step.advice

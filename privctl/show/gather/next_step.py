@@ -137,6 +137,8 @@ def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, P
         )
     if undecided.subject == CANARIES and _OTHER_BYTES in undecided.reason:
         return NextStep(advice="give the file that was planted as --canary-data, and audit again")
+    if undecided.subject == CANARIES and "names other data than the planted" in undecided.reason:
+        return NextStep(advice="audit the model that was trained on the planted data")
     if undecided.subject == CANARIES:
         return NextStep(
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; "
