@@ -17,6 +17,7 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_beside, report_of
+from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from privctl.reports.trained_before import LEARNED
 from privctl.storage.folder import BASE_ROLE
@@ -71,14 +72,17 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
             pointer, model_report = pointer_of(checkpoint), report_of(checkpoint)
     except PrivctlError as error:
         return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
-    weights = {item.digest for item in inputs if item.role == "model"}
+    weights = frozenset(item.digest for item in inputs if item.role == "model")
     if model_report is None and pointer is None:
         model_report = _report_beside(model, weights)
+    if model_report is None or not _wrote(model_report, weights):  # renamed or copied, as may be its report
+        fitting = own_reports(model, weights)
+        model_report = fitting[0] if len(fitting) == 1 else model_report
     if model_report is None:
         missing = f"the model names a report of how it was made, but {pointer} is not a file"
         return Lineage(doubts=() if pointer is None else (missing,))
     parents = (model_report.parent_of(report),)
-    if not weights <= {item.digest for item in model_report.report.outputs}:
+    if not _wrote(model_report, weights):
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
     training, parameters = next(_trainings(model_report), None), _parameters(model_report.report)
@@ -102,14 +106,19 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     )
 
 
-def _report_beside(model: Path, weights: set[str]) -> FoundReport | None:
+def _wrote(found: FoundReport, weights: frozenset[str]) -> bool:
+    """Whether the report lists the ``weights`` as outputs."""
+    return weights <= {item.digest for item in found.report.outputs}
+
+
+def _report_beside(model: Path, weights: frozenset[str]) -> FoundReport | None:
     """The report beside a model whose header names none, such as from other programs, if it is about that model."""
     place = report_beside(model.absolute())
     try:
-        report = read_report(place)
+        found = FoundReport(place, read_report(place))
     except PrivctlError:
         return None
-    return FoundReport(place, report) if weights <= {item.digest for item in report.outputs} else None
+    return found if _wrote(found, weights) else None
 
 
 def _digests_read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:

@@ -43,11 +43,15 @@ NOT_CALLED_FOR: dict[Row, str] = {
         ("audit", name): "what the file of scores holds, which is none of the report's"
         for name in ("equal scores", "sides swapped", "names spelled alike")
     },
+    ("account", "unit of reports"): "what the reports say that it was made from",
     **{
         ("account", name): "a comparison or a default of the plan; what is guaranteed states its own numbers"
         for name in ("adjacency", "one band", "bands", "error by bands", "buffers", "search")
     },
-    ("retrain", "report of other initial weights"): "which reports were at hand then, beside the initial weights",
+    **{
+        ("retrain", name): "which reports were at hand then, beside the initial weights"
+        for name in ("report of other initial weights", "initial weights audited as trained")
+    },
     ("retrain", "held-out records trained on"): "what the files hold, which only the data say",
     ("retrain", "held-out records of users trained on"): "whom the files name, which only the data say",
     ("retrain", "classes of an adapter"): "the names are in the model's configuration",

@@ -13,6 +13,7 @@ import numpy as np
 
 from audits.record_scores.parts import attacks_in, read_parts
 from audits.scores.table import Skip
+from privctl.data.columns import require_separated
 from privctl.data.plain_rows import DELIMITERS
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Omission
@@ -141,6 +142,8 @@ def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[
     lines = csv.reader(read_text(path).removeprefix("\ufeff").splitlines(), delimiter=separator, strict=True)
     try:
         header = [cell.strip() for cell in next(lines, [])]
+        if len(header) == 1:
+            require_separated(header[0], str(path))
         for name, flag in _flags(columns):
             if header.count(name) != 1:
                 named = ", ".join(map(shown, header)) or "none"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from audits.membership.baseline import BLIND, CONTROL, LENGTH
 from audits.places import output_paths
-from privctl.domain.errors import CommandError, PrivctlError
+from privctl.domain.errors import CommandError, FileSystemError, PrivctlError
 from privctl.domain.progress import Notify
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.domain.verdict import Outcome
@@ -95,7 +95,10 @@ def logged(
     if log is None:
         yield None
         return
-    begun = begin(log, inputs, _as_plain(settings))
+    try:
+        begun = begin(log, inputs, _as_plain(settings))
+    except FileSystemError as error:
+        raise FileSystemError(f"{error} for the log of audits, with --log") from None
     position = LogPosition(path=relative(log, report), entry=begun.number, digest=begun.digest)
     with _abandon_on_error(log, position):
         yield position

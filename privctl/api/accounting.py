@@ -111,7 +111,7 @@ def account(
     batches: str = "poisson",
     mechanism: str = "gaussian",
     priors: float | Sequence[float] = (),
-    ledger: FilePath | None = None,
+    ledger: FilePath | Sequence[FilePath] = (),
     methods: str | Sequence[str] = (),
     no_peers: bool = False,
     output: FilePath | None = None,
@@ -127,8 +127,9 @@ def account(
     and 1 / ``dataset_size``^1.1. ``data`` is a file or folder whose records are counted for ``dataset_size``; with
     ``unit``, the field that names the owner of a record, the owners are counted. ``text_column`` is the field of the
     texts. ``mechanism`` and ``batches`` have the names of the command line, and ``of_mechanism`` are the options of one
-    mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file of events. ``no_peers`` leaves out other
-    packages' accountants (importing Opacus takes seconds).
+    mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file of events, or the report of a private
+    training; several are composed. ``no_peers`` leaves out other packages' accountants (importing Opacus takes
+    seconds).
 
     Returns the report of the plan. It has a guarantee for each method; its parameters name the guarantee to rely on,
     and ``parameters["found"]`` is the noise or epsilon that was found. The report is written only to ``output``, if
@@ -158,7 +159,7 @@ def account(
     options = {
         "epsilon": epsilon, "noise_multiplier": noise_multiplier, "delta": delta, "sample_rate": sample_rate,
         "steps": steps, "dataset_size": dataset_size, "batch_size": batch_size, "epochs": epochs, "batches": batches,
-        "mechanism": mechanism, "priors": as_tuple(priors), "ledger": None if ledger is None else str(ledger),
+        "mechanism": mechanism, "priors": as_tuple(priors), "ledger": tuple(map(str, as_tuple(ledger))),
         "methods": as_tuple(methods), "no_peers": no_peers, **event_options, **stated,
     }  # fmt: skip
     defaults = {"batches": "poisson", "mechanism": "gaussian", "no_peers": False}

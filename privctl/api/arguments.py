@@ -181,4 +181,4 @@ def as_tuple(given: Any) -> tuple[Any, ...]:
     """One value, several, or None, as a tuple."""
     if given is None:
         return ()
-    return (given,) if isinstance(given, str | int | float) else tuple(given)
+    return (given,) if isinstance(given, str | int | float | os.PathLike) else tuple(given)

@@ -86,7 +86,12 @@ _SHOWN = (
     multiple=True,
     help="Probability of guessing a secret without the model (repeatable).",
 )
-@click.option("--ledger", type=click.Path(), help="JSON file of events of any kind, to be composed; see --help-all.")
+@click.option(
+    "--ledger",
+    type=click.Path(),
+    multiple=True,
+    help="Report of a private training, or JSON file of events; all given are composed (repeatable).",
+)
 @click.option(
     "--method",
     "methods",
@@ -110,12 +115,14 @@ def account(**options: Any) -> None:
       privctl account --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
     \f
-    A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
+    Reports of several private trainings on the same data, given as ledgers, show what all of them cost together. A
+    ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
     {"type": "laplace", "scale": 3}]; Opacus's accountant.history or state_dict() as JSON; or a dp_accounting tree of
     DpEvents, as repr() writes it.
 
     \b
     More examples:
+      privctl account --ledger risk.report.json --ledger churn.report.json
       privctl account --epsilon 8 --delta 1e-6 --data train.jsonl --batch-size 256 --epochs 3
       privctl account --mechanism search --expected-runs 5 --epsilon 8 --delta 1e-6 \\
           --sample-rate 0.01 --steps 1000

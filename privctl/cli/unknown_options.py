@@ -19,7 +19,7 @@ _ELSEWHERE = {
     "train-file": ("--data",), "train-data": ("--data",), "validation-file": ("--held-out",),
     "eval-file": ("--held-out",), "eval-data": ("--held-out",),
     **dict.fromkeys(("patient", "user", "users", "user-id", "person", "unit", "group"), ("--unit", "--group-by")),
-    "sampling-rate": ("--sample-rate",), "sampling-probability": ("--sample-rate",),
+    "group-by": ("--unit",), "sampling-rate": ("--sample-rate",), "sampling-probability": ("--sample-rate",),
 }  # fmt: skip
 
 #: Groups of options for files that users may give as arguments by mistake.

@@ -127,7 +127,7 @@ def columns_of(options: Mapping[str, Any]) -> Columns:
     return Columns(text=options.get("text_column"), label=options.get("label_column"))
 
 
-def _require_separated(name: str, where: str) -> None:
+def require_separated(name: str, where: str) -> None:
     """Raise InputError if ``name``, the only column, looks like several names with a wrong separator."""
     for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         if mark in name:
@@ -141,7 +141,7 @@ def require_columns(
     """Raise InputError if a table with these columns has no texts, or lacks required labels or units."""
     have = listed(names)
     if len(names) == 1 and columns.text not in names:
-        _require_separated(next(iter(names)), where)
+        require_separated(next(iter(names)), where)
     for name in columns.named_pair or ():
         if name not in names:
             raise InputError(
@@ -273,6 +273,11 @@ def label_of(row: Mapping[str, Any], where: str, columns: Columns) -> str:
     Raises InputError, naming ``where``, for anything else.
     """
     key, problem = columns.label_name, columns.problem
+    if key not in row and columns.label is None:
+        raise InputError(
+            f"{where} lacks {key!r}; name the field of the label with --label-column, or give every record one; this "
+            f"one holds {listed(row.keys())}"
+        )
     if problem is HeadKind.ONE:
         if isinstance(row.get(key), list):
             raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from privctl.noise.public_base import shared_record, started_from
 from privctl.noise.selection import BATCH_STATISTICS
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
+from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.reports.trained_before import earlier_training, trainings
 from privctl.storage.digest import file_digest
@@ -25,20 +27,21 @@ _TRAINING = "retrain"
 
 
 def own_report(checkpoint: Checkpoint) -> FoundReport | None:
-    """The report that the header points to or, without a pointer, the one beside the model if its digests match.
+    """The report that the header points to or, if none is there, the one beside the model whose digests match.
 
-    None if there is none. Raises InputError if the header points to something that is not a report.
+    Model and report may have been renamed. None if there is none, or if there are several. Raises InputError if the
+    header points to something that is not a report.
     """
-    if pointer_of(checkpoint) is not None:
-        return report_of(checkpoint)
+    if pointer_of(checkpoint) is not None and (named := report_of(checkpoint)) is not None:
+        return named
     path = report_path(checkpoint.root.absolute())
-    if not os.path.isfile(path):
-        return None
-    try:
-        model_report = FoundReport(path, read_report(path))
-    except PrivctlError:
-        return None  # nothing said that this file is the model's report
-    return model_report if describes(model_report.report, checkpoint) else None
+    if os.path.isfile(path):
+        with suppress(PrivctlError):  # nothing said that this file is the model's report
+            model_report = FoundReport(path, read_report(path))
+            if describes(model_report.report, checkpoint):
+                return model_report
+    fitting = own_reports(checkpoint.root)
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def require_bounded(model_report: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:

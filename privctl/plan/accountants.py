@@ -25,8 +25,8 @@ class BudgetPlan:
     """A mechanism with every accountant's result.
 
     ``main`` is the key of the row to rely on. ``solved`` names the unknown: epsilon, or the parameter whose value for
-    ``target`` is ``solution``. ``remarks`` are sentences about the mechanism and how it was interpreted, ``source`` is
-    the file that it was read from.
+    ``target`` is ``solution``. ``remarks`` are sentences about the mechanism and how it was interpreted, ``sources``
+    are the files that it was read from.
     """
 
     mechanism: Ledger | SignBits
@@ -37,7 +37,7 @@ class BudgetPlan:
     target: float | None = None
     solution: float | None = None
     remarks: tuple[str, ...] = ()
-    source: DigestedFile | None = None
+    sources: tuple[DigestedFile, ...] = ()
 
     @property
     def differential(self) -> Guarantee:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.domain.checks import flagged
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS, Batches, Event
 from privctl.domain.progress import Notify
 from privctl.domain.report import Omission, PrivacyReport
@@ -80,20 +80,25 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
 
 
 def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], report_path: Path) -> PrivacyReport:
-    """The report of ``plan``, to be written at ``report_path``, with the options that were given.
+    """The report of ``plan``, to be written at ``report_path``, with the options that were given and the delta.
 
     It holds every row's guarantee; rows without one become omissions with the reason.
     """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in given
     }
+    if len(options["ledger"]) == 1:
+        (parameters["ledger"],) = options["ledger"]
+    elif options["ledger"]:
+        parameters["ledgers"] = parameters.pop("ledger")
     return PrivacyReport(
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
-        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, report_path),),
+        inputs=tuple(digested_artifact("ledger", source, report_path) for source in plan.sources),
         parameters={
             **parameters,
+            "delta": plan.delta,
             "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
             "rely_on": plan.main,
             "found": {} if plan.solution is None else {plan.solved: plan.solution},
@@ -282,20 +287,15 @@ def _plan_of_secret(options: Mapping[str, Any], note: Notify) -> _Planner:
 
 
 def _plan_of_ledger(options: Mapping[str, Any]) -> _Planner:
-    from privctl.plan.foreign import adjacency_taken, foreign_events
+    from privctl.plan.given_ledgers import events_of
     from privctl.plan.theorems import plan_ledger
-    from privctl.reports.codec import decode_events
-    from privctl.storage.digest import read_digested
 
-    path = Path(options["ledger"])
-    text, source = read_digested(path)
-    foreign = foreign_events(text, str(path))
-    events = foreign or decode_events(text, str(path))
-    if not events:
-        raise InputError(f"{path} lists no events; a ledger holds at least one")
-    remarks = (adjacency_taken(foreign),) if foreign else ()
-    plan = partial(plan_ledger, events, _delta(options, zero=True), priors=options["priors"], remarks=remarks)
-    return lambda: replace(plan(), source=source)
+    ledgers = events_of(options["ledger"])
+    delta = options["delta"] if options["delta"] is not None else ledgers.delta
+    if delta is None:
+        raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
+    plan = partial(plan_ledger, ledgers.events, float(delta), priors=options["priors"], remarks=ledgers.remarks)
+    return lambda: replace(plan(), sources=ledgers.sources)
 
 
 def _records(text: str) -> list[float]:

@@ -122,14 +122,15 @@ def _examiners(found: Mapping[str, ReportFile], weights: frozenset[str]) -> tupl
     )  # fmt: skip
 
 
-def own_reports(model: Path) -> tuple[FoundReport, ...]:
+def own_reports(model: Path, weights: frozenset[str] | None = None) -> tuple[FoundReport, ...]:
     """The reports beside ``model`` of steps that wrote its weights: one, unless somebody wrote another.
 
-    Weights are read only if there is a report beside them.
+    ``weights`` are the digests of its weights, if they are known; else they are read if a report is beside them.
     """
     try:
         places = [place for place in report_places(model) if os.path.isfile(place)]
-        weights = weight_digests(model) if places else frozenset[str]()
+        if weights is None:
+            weights = weight_digests(model) if places else frozenset[str]()
     except PrivctlError:
         return ()
     found: dict[str, FoundReport] = {}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.chain import ReportFiles
 from privctl.reports.files import FoundReport, pointer_of
-from privctl.reports.of_model import own_reports, report_by_name, report_places
+from privctl.reports.of_model import own_reports, report_by_name, report_places, weight_digests
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import Checkpoint, open_checkpoint
 
 #: What identifies a tensor without reading it: its name, type and shape.
 _Kind = tuple[str, str, tuple[int, ...]]
+#: The roles of the files that an audit takes to hold what the model was trained on.
+_TAKEN_AS_TRAINED_ON = ("members", "train")
 
 
 def reports_of_copy(model: Path) -> tuple[FoundReport, ...]:
@@ -59,6 +62,26 @@ def unfitting_report(model: Path) -> tuple[Path, str] | None:
     except PrivctlError:
         return None
     return named, "is about other weights" if os.path.isfile(named) else "is missing"
+
+
+def audit_as_trained_on(model: Path, data: Set[str]) -> Path | None:
+    """An audit near ``model`` of exactly its weights that took a file with one of these digests for training data.
+
+    Weights are read only if an audit did so. None if there is no model.
+    """
+    files = ReportFiles()
+    try:
+        for place in report_places(model):
+            report = files.at(place).report
+            if report is None or report.step != "audit":
+                continue
+            taken = {each.digest for each in report.inputs if each.role in _TAKEN_AS_TRAINED_ON}
+            looked_at = frozenset(each.digest for each in report.inputs if each.role == "model")
+            if not data.isdisjoint(taken) and looked_at == weight_digests(model):
+                return place
+    except PrivctlError:
+        return None
+    return None
 
 
 def _tensors(report: PrivacyReport) -> set[object]:

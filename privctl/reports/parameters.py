@@ -197,6 +197,17 @@ class ChoicesWithoutNoise:
     measured_public_digest: str | None = None
 
 
+def chosen_by_search(report: PrivacyReport) -> dict[str, Any]:
+    """The values, by option, of the run that a search released; empty without a search.
+
+    The settings of a search are a text such as ``learning-rate=1e-3,1e-2 clip-norm=1,2``.
+    """
+    search = (readable(ChoicesWithoutNoise, report) or ChoicesWithoutNoise()).search or {}
+    names = [each.partition("=")[0] for each in str(search.get("settings", "")).split() if "=" in each]
+    values = {name: report.parameters.get(name.replace("-", "_")) for name in names}
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalTrainingParameters:
     """Parameters of training in a loop that is not privctl's; ``program`` is what wrote the report.
@@ -237,6 +248,13 @@ class ExternalTrainingParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnitParameters:
+    """The field whose records are one example together, in the report of any training; None: a record is one."""
+
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseParameters:
     """Parameters of ``privctl noise``; ``tensors_untouched`` maps each tensor without noise to the reason."""
 
@@ -263,7 +281,8 @@ class PlannedMethod:
 class BudgetParameters:
     """Parameters of ``privctl account``: the given options; ``found`` is the answer.
 
-    Options of a single kind of event are in its row of ``verify.events``.
+    ``ledgers`` are the files where there were several. Options of a single kind of event are in its row of
+    ``verify.events``.
     """
 
     mechanism: str | None = None
@@ -279,6 +298,7 @@ class BudgetParameters:
     posterior: float | None = None
     priors: tuple[float, ...] | None = None
     ledger: str | None = None
+    ledgers: tuple[str, ...] | None = None
     no_peers: bool | None = None
     methods: Mapping[str, PlannedMethod] | None = None
     rely_on: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -235,6 +236,21 @@ def test_the_lineage_is_followed_up_to_the_training(folder: Path, tmp_path: Path
         assert "about other weights" in doubted.doubts[0]
     finally:
         trained.write_text(text)
+
+
+def test_a_renamed_model_and_its_renamed_report_are_found(folder: Path, tmp_path: Path) -> None:
+    """The header of the weights names the report as it was called; its claims went untested if that was gone."""
+    shutil.copytree(folder / "model", tmp_path / "received")
+    shutil.copy(folder / "model.report.json", tmp_path / "stated.report.json")
+    inputs = [file_artifact("model", tmp_path / "received" / "model.safetensors", tmp_path / "r.json")]
+    found = lineage_of(tmp_path / "received", inputs, tmp_path / "r.json")
+    assert (found.doubts, found.source) == ((), "stated.report.json")
+    assert found.trained_on is not None
+    assert file_digest(folder / "planted.jsonl") in found.trained_on
+    (tmp_path / "model.report.json").write_text(
+        (folder / "model.report.json").read_text().replace("blake3:", "blake3:0")
+    )
+    assert lineage_of(tmp_path / "received", inputs, tmp_path / "r.json").source == "stated.report.json"
 
 
 def test_the_example_plants_trains_and_audits(folder: Path, tmp_path: Path, root: Path, forked: Forked) -> None:

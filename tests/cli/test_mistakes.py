@@ -60,6 +60,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines(folder / "empty-chat.jsonl", [{"messages": []}] * 8)
     pq.write_table(pa.table({"sentence": ["a cat"] * 8}), folder / "a.parquet")
     (folder / "b.csv").write_text("text\na cat\n")
+    (folder / "classifier").mkdir()
+    (folder / "classifier" / "config.json").write_text(
+        '{"model_type": "bert", "architectures": ["BertForSequenceClassification"]}'
+    )
     (folder / "semicolons.csv").write_text("text;label\na cat;1\n")
     (folder / "scores.csv").write_text("id,score,member\n" + "".join(f"r{i},{i / 9},{i % 2}\n" for i in range(40)))
     (folder / "words.csv").write_text("id,score,member\nr1,high,1\nr2,low,0\n")
@@ -109,6 +113,13 @@ MISTAKES = [
     ([*PLAIN, "--data", "[ab].*"], 3, "format"),
     ([*PLAIN, "--data", "base"], 3, "base is a model, not data"),
     ([*PLAIN, "--data", "semicolons.csv"], 3, "separates its columns by semicolons: 'text;label'"),
+    (
+        ["retrain", "plain", "classifier", *PLAIN[3:], "--data", "semicolons.csv"],
+        3,
+        "separates its columns by semicolons: 'text;label'",
+    ),
+    (["audit", "scores", "semicolons.csv"], 3, "separates its columns by semicolons: 'text;label'"),
+    ([*TRAIN, "--data", "train.jsonl", "--group-by", "who"], 2, "--unit"),
     ([*PLAIN, "--data", "~/nothing.jsonl"], 3, "write $HOME"),
     (["retrain", "plain", "~/nothing", "--data", "train.jsonl", "-o", "out"], 3, "write $HOME"),
     ([*PLAIN, "--data", "train.jsonl", "--log", "tensorbord"], 2, "tensorboard"),

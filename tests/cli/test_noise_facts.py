@@ -66,6 +66,18 @@ def test_a_report_beside_the_model_gives_the_facts_without_a_pointer(
     assert [p.path for p in report_at(tmp_path / "t.private.report.json").parents] == ["t.report.json"]
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_a_renamed_model_is_known_by_its_renamed_report(
+    tmp_path: Path, write_model: Callable[..., Path], header: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noise on a training without clipping was accepted with made-up facts where both had been renamed."""
+    metadata = {"metadata": {"privctl.report": "old.report.json"}} if header else {}
+    path = write_model(tmp_path / "new.safetensors", {"w": WEIGHTS["embed"]}, **metadata)
+    with_report(path, None).with_name("new.report.json").rename(tmp_path / "renamed.report.json")
+    assert run(["noise", str(path), *FACTS]) == 3
+    assert "was trained without clipping, as its report" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("change", ["other bytes", "other size", "no report"])
 def test_a_report_beside_the_model_that_is_not_its_own_gives_nothing(
     tmp_path: Path, write_model: Callable[..., Path], change: str, capsys: pytest.CaptureFixture[str]

@@ -193,3 +193,11 @@ def test_a_loss_that_still_falls_is_said(before: float, losses: tuple[float, ...
     item = Evidence(method="m", quantity="held-out loss, nats", estimate=losses[-1], details=details)
     assert ("--learning-rate" in "".join(_still_falling(item))) == said
     assert not list(_still_falling(replace(item, quantity="held-out perplexity")))
+
+
+def test_what_a_search_chose_is_said() -> None:
+    search = {"settings": "learning-rate=1e-3,1e-2 clip-norm=0.5,1", "expected_runs": 2.0}
+    report = trained(parameters={"search": search, "learning_rate": 0.01, "clip_norm": 0.5})
+    said = "the search chose --learning-rate 0.01 and --clip-norm 0.5, by the held-out loss"
+    assert said in " ".join(retrain_text(report).split())
+    assert "the search chose" not in retrain_text(trained(parameters={"learning_rate": 0.01}))

@@ -70,7 +70,7 @@ def test_tables_are_read_as_jsonl_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"text": "a"}, "line 2 lacks 'label'"),
+        ({"text": "a"}, "line 2 lacks 'label'; name the field of the label with --label-column"),
         ({"text": "a", "label": None}, "line 2 has null as 'label'"),
         ({"text": "a", "label": True}, "line 2 has true or false as 'label'"),
         ({"text": "a", "label": 0.5}, "line 2 has a number with a fraction as 'label'"),

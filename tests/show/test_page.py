@@ -20,16 +20,18 @@ import jinja2
 import pytest
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import AssumptionState, Status
+from privctl.domain.guarantee import AssumptionState, Risk, RiskMeasure, Status
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.html.page import page
 from privctl.show.html.render import TEMPLATES, source, templates
 from privctl.show.html.training import training_figures
 from privctl.show.html.values import colour
-from privctl.show.html.words import setting_table
+from privctl.show.html.words import risk, setting_table
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.svg.shapes import el
+from privctl.show.text.guarantee import guarantee_text
+from tests.gate.made import PROVED
 from tests.show.made import DIGEST, HOSTILE, page_data, trained
 from tests.work import ends
 from verify.audits.consistency import MEMBERSHIP
@@ -143,6 +145,12 @@ def test_hostile_text_stays_text_wherever_it_stands(made: str, hostile: str) -> 
 def test_the_check_of_hostile_text_notices_markup_that_gets_through(made: str) -> None:
     broken = made.replace("batches are Poisson", "<img src=x>")
     assert elements(broken).tags.keys() != elements(made).tags.keys()
+
+
+def test_a_bound_on_an_attacker_is_rounded_up_as_in_the_terminal() -> None:
+    stated = Risk(measure=RiskMeasure.ADVANTAGE, bound=0.53271134)
+    assert risk(stated).endswith(": 0.5328")
+    assert "rate) 0.5328:" in guarantee_text(replace(PROVED, risks=(stated,)), named=False, verbose=False)
 
 
 def test_text_is_cut_where_it_is_absurdly_long() -> None:

@@ -13,12 +13,12 @@ from privctl.domain.events import Batches, Event, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import decode_events
 from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
 from verify.compare import shown
 from verify.events import planned_kinds, row_of
 from verify.events.row import PlannedAs
+from verify.files.ledgers import events_in
 from verify.files.places import located
 from verify.stated import budget_of
 
@@ -33,7 +33,7 @@ _ASKED: dict[str, frozenset[str]] = {
     "secret": frozenset({"posterior", "priors"}),
     "ferret": frozenset({"epsilon"}),
 }
-_OF_LEDGER = frozenset({"ledger", "priors", "no_peers"})
+_OF_LEDGER = frozenset({"ledger", "ledgers", "priors", "no_peers"})
 
 
 def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
@@ -41,7 +41,7 @@ def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
     parameters, mechanism = budget_of(report), report.mechanism
     if parameters is None:
         return
-    if parameters.ledger is not None:  # ``ledger_file_verdicts`` compares the events with the file
+    if _ledgers(parameters):  # ``ledger_file_verdicts`` compares the events with the files
         yield from _inapplicable(parameters, (_ALWAYS | _OF_LEDGER) - {"mechanism"}, "a ledger")
         yield from (f"it found {shown(what)}, and a ledger states everything" for what in parameters.found)
         return
@@ -110,24 +110,38 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
 
 
 def ledger_file_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """Compares the events of a plan made with ``--ledger`` with the ledger file, if that is present."""
-    if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
+    """Compares the events of a plan made with ``--ledger`` with the ledger files, if all are present."""
+    if report.step != "account" or not (stated := _ledgers(parameters_as(BudgetParameters, report))):
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
-    if len(files) != 1 or not isinstance(report.mechanism, Ledger):
-        reason = "the plan was made from a ledger file, but the report has no digest of it"
+    if len(files) != len(stated) or not isinstance(report.mechanism, Ledger):
+        reason = "the plan was made from ledger files, but the report has no digest of each"
         yield Verdict(subject="ledger", outcome=Outcome.INCONCLUSIVE, reason=reason)
         return
-    place = located(path, files[0].path)
-    if not os.path.isfile(place):
+    places = [located(path, file.path) for file in files]
+    if not all(map(os.path.isfile, places)):
         return  # reported as an omission, like any missing input
-    try:
-        same = decode_events(read_text(place), str(place)) == report.mechanism.events
-    except InputError as fault:
-        yield Verdict(subject=files[0].path, outcome=Outcome.REFUTED, reason=str(fault))
-        return
+    subject, events = ", ".join(file.path for file in files), list[Event]()
+    for file, place in zip(files, places, strict=True):
+        try:
+            read = events_in(read_text(place), str(place))
+        except InputError as fault:
+            yield Verdict(subject=file.path, outcome=Outcome.REFUTED, reason=str(fault))
+            return
+        if read is None:
+            reason = "it is another program's ledger, in a form that verify does not read"
+            yield Verdict(subject=file.path, outcome=Outcome.INCONCLUSIVE, reason=reason)
+            return
+        events += read
+    same = tuple(events) == report.mechanism.events
     reason = "its events are the mechanism's" if same else "its events are not those the guarantees were computed from"
-    yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
+    if len(files) > 1:
+        reason = reason.replace("its events", "their events together", 1)
+    yield Verdict(subject=subject, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
+
+
+def _ledgers(parameters: BudgetParameters) -> tuple[str, ...]:
+    return (*(parameters.ledgers or ()), *([] if parameters.ledger is None else [parameters.ledger]))
 
 
 def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) -> Iterator[str]:

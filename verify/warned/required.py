@@ -174,6 +174,8 @@ def _of_replay(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[st
 
 def _of_account(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield from (texts.PLAN, forms.REAL_ARITHMETIC)
+    if sum(artifact.role == "ledger" for artifact in report.inputs) > 1:
+        yield texts.COUNTED_TOGETHER
 
 
 #: For each step, the rule for the warnings of its report.

@@ -30,10 +30,16 @@ _WHOLE_USERS = (
     "if all records of a user or document are in one file, audit again with --group-by FIELD, as they may be alike; "
     "otherwise "
 )
+_ALL_AUDITED = (
+    " with more non-members, as every file that was trained on was audited; if there are none, --least-auc states how "
+    "large a leak must be seen"
+)
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
 #: Part of a verdict's reason: the model was trained on other data than the split's members.
 _OTHER_DATA = "names other training data"
+#: The same: the data given with the canaries are not those that were planted.
+_OTHER_BYTES = "other bytes than the one that was planted"
 _DATA = ("train", "members", "planted", "data")
 
 
@@ -120,14 +126,8 @@ def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, P
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        words = (
-            "--train",
-            "MORE-TRAIN.jsonl",
-            "--held-out",
-            "MORE-HELD-OUT.jsonl",
-            *_length_options(report),
-            *_columns(report),
-        )
+        files_needed = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
+        words = (*files_needed, *_length_options(report), *_columns(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
@@ -135,6 +135,10 @@ def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, P
             advice="split more records before the next training (`privctl audit split`), and audit that model; finding "
             "nothing is no proof of privacy"
         )
+    if undecided.subject == CANARIES and _OTHER_BYTES in undecided.reason:
+        return NextStep(advice="give the file that was planted as --canary-data, and audit again")
+    if undecided.subject == CANARIES and "names other data than the planted" in undecided.reason:
+        return NextStep(advice="audit the model that was trained on the planted data")
     if undecided.subject == CANARIES:
         return NextStep(
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; "
@@ -162,22 +166,17 @@ def _membership_again(
         )
     if drawn:
         return _split_again(report, undecided, users)
-    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
+    training, audited = _training(report, report_path), _digests(report, "members")
+    every = training is not None and bool(trained_on := _digests(training[1], "data")) and trained_on <= audited
+    members = both[0] if every else "MORE-MEMBERS.jsonl"
+    words = ("--members", members, "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
     command = _command_line("audit", *_model_words(report, report_path), *words, "-o", _unused_name(report_path))
-    return NextStep(advice=f"audit again{_how_many(report)}", command=command)
+    return NextStep(advice=f"audit again{_ALL_AUDITED if every else _how_many(report)}", command=command)
 
 
 def _swapped(report: PrivacyReport, report_path: Path, both: tuple[Path, Path]) -> NextStep:
-    words = (
-        *_model_words(report, report_path),
-        "--members",
-        both[1],
-        "--nonmembers",
-        both[0],
-        *_reading_options(report),
-        "-o",
-        _unused_name(report_path),
-    )
+    files, again = ("--members", both[1], "--nonmembers", both[0]), ("-o", _unused_name(report_path))
+    words = (*_model_words(report, report_path), *files, *_reading_options(report), *again)
     return NextStep(advice="check whether the files were swapped", command=_command_line("audit", *words))
 
 
@@ -229,6 +228,10 @@ def _how_many(report: PrivacyReport) -> str:
     if not enough:
         return " with more records"
     return f" with about {enough[0]} {what}members and {enough[1]} {what}non-members"
+
+
+def _digests(report: PrivacyReport, role: str) -> set[str]:
+    return {item.digest for item in report.inputs if item.role == role}
 
 
 def _reading_options(report: PrivacyReport) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.shown import counted
+from privctl.domain.shown import counted, upward
 from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
 from privctl.show.page_data import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.plain import clean
@@ -195,7 +195,7 @@ def trade_off_figure(subject: JudgedSubject) -> Figure | None:
         "may be above a line by chance, but its interval may not."
     )
     rows = [
-        (curve.label, str(curve.status), curve.source, *(f"{_height(curve, rate):.4g}" for rate in (1e-3, 0.01, 0.1)))
+        (curve.label, str(curve.status), curve.source, *(upward(_height(curve, rate), 4) for rate in (1e-3, 0.01, 0.1)))
         for curve in source.bounds
     ]
     heads = ("guarantee", "status", "from", "most at 0.1 %", "at 1 %", "at 10 %")

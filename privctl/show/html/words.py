@@ -14,7 +14,7 @@ from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
 from privctl.show.page_data import PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.summary import verdicts_of, word_of
-from privctl.show.text.style import number, short
+from privctl.show.text.style import bound, short
 
 #: Most characters of a setting's value.
 _SETTING = 160
@@ -43,7 +43,7 @@ def assumption_counts(guarantee: Guarantee) -> str:
 def risk(stated: Risk) -> str:
     """A bound on an attacker, in words."""
     rate = "–" if stated.at is None else f"{100 * stated.at:g} %"
-    return f"{_RISKS[stated.measure].format(at=rate)}: {number(stated.bound, 4)}"
+    return f"{_RISKS[stated.measure].format(at=rate)}: {bound(stated.bound, 4)}"
 
 
 def verdict_table(data: PageData) -> Table | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import chosen_by_search
 from privctl.show.summary import in_a_sentence
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
@@ -32,12 +33,21 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
         guarantee_text(guarantee, named=len(guarantees) > 1, verbose=verbose, printed=guarantees[:i])
         for i, guarantee in enumerate(guarantees)
     ]
+    parts += _chosen(report)
     parts += _measures(report.evidence, verbose=verbose, by_epoch=epochs)
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
     warnings = [warning for warning in report.warnings if only in (None, warning)]
     if warnings:
         parts.append(notes(warnings))
     return "\n".join(parts)
+
+
+def _chosen(report: PrivacyReport) -> Iterator[str]:
+    """A sentence on the values of the run that a search released."""
+    values = chosen_by_search(report)
+    stated = [f"--{name} {number(value) if isinstance(value, float) else value}" for name, value in values.items()]
+    if stated:
+        yield paragraph(f"the search chose {' and '.join(stated)}, by the held-out loss")
 
 
 def _measures(evidence: Sequence[Evidence], *, verbose: bool, by_epoch: bool) -> Iterator[str]:

@@ -27,7 +27,7 @@ def _bounds(plan: TrainingPlan) -> str:
         [
             str(user_bound.most),
             *("refused" if (kept := user_bound.records[rule]) is None else str(kept) for rule in rules),
-            number(user_bound.epsilon, 4),
+            bound(user_bound.epsilon, 4),
             number(user_bound.amount, 4),
         ]
         for user_bound in plan.user_bounds

@@ -14,7 +14,7 @@ from privctl.domain.errors import PrivctlError
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
-from privctl.reports.of_start import reports_of_copy, unfitting_report
+from privctl.reports.of_start import audit_as_trained_on, reports_of_copy, unfitting_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.reports.trained_before import earlier_training, roles_behind, trainings
 from privctl.storage.digest import NamedFiles
@@ -48,8 +48,18 @@ def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
 
 
 def unfitting_reports(job: TrainingJob) -> Iterator[str]:
-    """A warning for each report that belongs to the initial weights and does not tell what they were trained on."""
+    """A warning for each report near the initial weights that puts in doubt that they were made without the examples.
+
+    That is one that belongs to them and does not tell what they were trained on, and an audit of them that took the
+    examples for their training data.
+    """
     for path in _weights(job):
+        if trained_before(job) is None and (audit := audit_as_trained_on(path, _data(job))) is not None:
+            yield (
+                f"{audit.name} audited the initial weights as ones that were trained on these examples; if they were, "
+                "no guarantee covers what they hold of them already: begin with weights that were made without these "
+                "examples"
+            )
         if (unfitting := unfitting_report(path)) is not None:
             report, why = unfitting
             yield (

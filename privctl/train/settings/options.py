@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from privctl.data.columns import Columns, columns_of
+from privctl.data.columns import Columns, columns_of, require_separated
 from privctl.data.labels import labels_named
 from privctl.data.places import STDIN, found, holds_classes
 from privctl.data.rows import column_names
@@ -235,6 +235,8 @@ def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns
     note = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
         quoted_fields = ", ".join(map(repr, fields))
+        if len(fields) == 1:
+            require_separated(next(iter(fields)), str(data))
         raise InputError(
             f"{data} has no {label!r} in its first record, which holds {quoted_fields}; {model} is a text "
             f"classifier ({class_named(model)}): give every record a label, name its field with --label-column, or "

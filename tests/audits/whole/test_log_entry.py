@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from audits.scores.causal import CausalScorer
+from audits.whole.log_entry import logged
 from privctl.cli import run
+from privctl.domain.errors import FileSystemError
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_log import AuditEvent, read_log
 from privctl.reports.codec import decode
@@ -253,3 +255,9 @@ def test_logs_and_signatures_are_no_part_of_a_model(here: Path) -> None:
     for name in ("model.audits.jsonl", "model.dsse.json"):
         (here / "m" / name).write_text("{}")
     assert not [path for path in files_of(here / "m") if path.name in ("model.audits.jsonl", "model.dsse.json")]
+
+
+def test_a_log_that_cannot_be_written_names_its_option(tmp_path: Path) -> None:
+    said = pytest.raises(FileSystemError, match="choose another folder for the log of audits, with --log")
+    with said, logged(tmp_path / "gone" / "m.audits.jsonl", tmp_path / "r.json", (), {}):
+        pass

@@ -94,6 +94,11 @@ UNFITTING = form(
     name=NAME,
     why="is missing|is about other weights",
 )
+AUDITED_AS_TRAINED_ON = form(
+    "{name} audited the initial weights as ones that were trained on these examples; if they were, no guarantee covers "
+    "what they hold of them already: begin with weights that were made without these examples",
+    name=NAME,
+)
 SEEDED = form("the noise was drawn from a seed given by the user: anyone who knows it can remove the noise")
 ROUNDED = "assumed, and often false: {statement}"
 CANDIDATES = (
@@ -146,6 +151,10 @@ POST_PROCESSING = form(
     "guaranteed stands in the report of the run that wrote the stream"
 )
 PLAN = form("a plan, not a run: it holds for a training that does exactly what the mechanism says")
+COUNTED_TOGETHER = form(
+    "All files are counted together, as for models that were trained on the same people's data and are all released"
+)
+_ONE_EXAMPLE = f"a record|{form('all records with one value of {unit}', unit=QUOTED)}"
 _ERROR = rf"a root mean square error of {NUMBER} clip norms in sums of the first k steps, over all k"
 _ADJACENCY = "|".join(
     map(
@@ -222,6 +231,7 @@ TEXTS: dict[str, dict[str, str]] = {
         ),
         "base in 4 bits": IN_FOUR_BITS,
         "report of other initial weights": UNFITTING,
+        "initial weights audited as trained": AUDITED_AS_TRAINED_ON,
         "users of the records": FIXED_GRAPH,
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
@@ -260,6 +270,8 @@ TEXTS: dict[str, dict[str, str]] = {
         "plan": PLAN,
         "real arithmetic": REAL_ARITHMETIC,
         "adjacency": _ADJACENCY,
+        "unit of reports": form("In the reports given, one example is {unit}", unit=_ONE_EXAMPLE),
+        "counted together": COUNTED_TOGETHER,
         "one band": form(
             "with 1 band noise is independent: this is DP-SGD, with {error}", error=_ERROR
         ),
