@@ -94,7 +94,7 @@ def _miscounted(item: Evidence) -> str:
     right = {f"correct {number}": guesses for number, guesses in enumerate(made_counts, start=1)}
     ceiling = item.details["ceiling"]
     best = replace(item, estimate=ceiling, lower=ceiling, details={**item.details, **right})
-    return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best)) else ""
+    return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best, any_set=True)) else ""
 
 
 def _all_scored(report: PrivacyReport, parameters: AuditParameters) -> bool:
