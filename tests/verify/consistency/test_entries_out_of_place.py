@@ -66,6 +66,7 @@ def cheaper_measurements(report: Report) -> None:
 
 
 VERDICT = {"subject": "dp-sgd", "outcome": "PROVED", "reason": "somebody proved it"}
+FIGURE = {"method": "loss", "quantity": "AUC", "estimate": 0.5, "lower": 0.48, "upper": 0.52, "bound": "two-sided"}
 PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
 
 
@@ -77,6 +78,8 @@ PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
         ("dpquant", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
         ("ledger", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
         ("noise", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
+        ("dp-sgd", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
+        ("noise", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
         ("dp-sgd", lambda report: report.update(verdicts=[VERDICT]), "judges nothing, but it states 1 verdict"),
         ("noise", lambda report: report.update(log=PLACE), "names a place in a log of audits"),
         ("dp-sgd", role("data", "scores"), "which is no role of a file that a training reads"),
