@@ -21,6 +21,7 @@ from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.audits.canaries.conditions import misstated_conditions
 from verify.audits.canaries.figures import planted_faults
+from verify.audits.canaries.half_noise import unlikely_to_refute
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
 from verify.audits.extraction import counts as extraction_counts
@@ -120,6 +121,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from wrong_noise(report, parameters)
+    yield from unlikely_to_refute(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
     yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
     yield from extraction_counts.faults(report, parameters)

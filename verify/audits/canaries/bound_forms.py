@@ -79,6 +79,8 @@ def _misstated(item: Evidence) -> str:
         return "it has no value if and only if it is no bound, for a reason"
     if item.estimate != item.lower or item.upper is not None:
         return "its estimate is another number"
+    if item.method in _OF_SETS and item.interval:
+        return f"its interval is {item.interval!r}, and no such bound has one"
     return _miscounted(item) if item.method in _OF_SETS and not none else ""
 
 

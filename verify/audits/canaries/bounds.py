@@ -28,7 +28,8 @@ _MOST = 200_000
 _NORMAL = NormalDist()
 #: The bound on one record that one on a group of canaries gives, by its entry.
 _OF_ONE = "epsilon_of_one_record_at_delta_0"
-_SUBJECT = "): the mechanism stated in "
+#: Part of the subject of a verdict on a mechanism.
+MECHANISM = "): the mechanism stated in "
 #: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
 _ROUNDING = 1e-6
@@ -101,7 +102,7 @@ def trade_off_below(points: Sequence[tuple[float, float]]) -> Callable[[float], 
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence per fault in the test of a mechanism's curve; nothing if the audit tested none."""
     mechanism, points = parameters.canary_mechanism, parameters.canary_curve
-    verdict = next((verdict for verdict in report.verdicts if _SUBJECT in verdict.subject), None)
+    verdict = next((verdict for verdict in report.verdicts if MECHANISM in verdict.subject), None)
     if mechanism is None or points is None:
         if verdict is not None:
             yield f"it judges {verdict.subject!r}, but does not state the curve that it tested"
