@@ -269,7 +269,10 @@ def _adapter(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]
 
 def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """A protection plan that was followed must be among the inputs, with the stated digest."""
-    read = [artifact.digest for artifact in report.inputs if artifact.role == "plan"]
+    plans = [artifact for artifact in report.inputs if artifact.role == "plan"]
+    if plans and parameters.secrets != (name := PurePosixPath(plans[0].path).name):
+        yield f"it is said to have followed the plan {shown(parameters.secrets)}, and its input is {shown(name)}"
+    read = [artifact.digest for artifact in plans]
     if read != ([] if parameters.plan is None else [parameters.plan.digest]):
         yield "the plan of protection that its parameters name is not the one among its inputs"
 
