@@ -234,6 +234,7 @@ def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator
     named += ["names and most numbers in its warnings"] if report.warnings else []
     named += ["what it says was left out"] if report.omissions else []
     named += ["the reasons of its verdicts"] if report.verdicts else []
+    named += ["why figures were not measured"] if any(item.reason for item in report.evidence) else []
     if parameters := [] if kept_settings else [*_names(report)]:
         named.append(f"the parameters {', '.join(parameters)}")
     but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
