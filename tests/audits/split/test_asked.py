@@ -128,6 +128,16 @@ def test_an_audit_names_what_it_measured(audited: Path) -> None:
         assert any("name neither a model nor scores" in f for f in faults(replace(report, inputs=tuple(inputs))))
 
 
+def test_a_claim_is_not_said_to_be_that_of_a_report(audited: Path) -> None:
+    report = read_report(audited)
+    named = [
+        verdict.subject.replace("as claimed", "proved in m.report.json (dp-sgd, add-or-remove)")
+        for verdict in report.verdicts
+    ]
+    verdicts = tuple(replace(verdict, subject=name) for verdict, name in zip(report.verdicts, named, strict=True))
+    assert any("is on a claim of a report that" in fault for fault in faults(replace(report, verdicts=verdicts)))
+
+
 def test_verify_names_settings_only_where_no_ranks_record_them(audited: Path, tmp_path: Path) -> None:
     alone = tmp_path / audited.name
     shutil.copy(audited, alone)
