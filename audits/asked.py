@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from audits.claims import EpsilonClaim
-from privctl.domain.report import Artifact
+from privctl.domain.report import Artifact, ParentReport
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
 
-#: The keys in the header of a file of ranks: of the request, and of all other parameters that the report states.
-ASKED, SETTINGS = "privctl.asked", "privctl.settings"
+#: The keys in the header of a file of ranks: of the request, of all other parameters that the report states, and of the
+#: files and reports that it names.
+ASKED, SETTINGS, READ = "privctl.asked", "privctl.settings", "privctl.read"
 
 
 def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
@@ -42,3 +43,8 @@ def as_text(asked: AskedAudit) -> str:
 def settings_text(parameters: Mapping[str, Any]) -> str:
     """The ``parameters`` of a report but for the request, as JSON, for the header of a file of ranks."""
     return json.dumps({name: encode_value(value) for name, value in parameters.items() if name != "asked"})
+
+
+def read_text(inputs: Sequence[Artifact], parents: Sequence[ParentReport]) -> str:
+    """The digests of the ``inputs`` of a report by role, and of its ``parents``, as JSON, for the header of ranks."""
+    return json.dumps({"inputs": files_of(inputs), "parents": [parent.digest for parent in parents]})

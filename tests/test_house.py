@@ -69,9 +69,9 @@ ORDERS: dict[str, tuple[str, ...]] = {
         "guarantees", "checks", "run", "as_report", "simulate", "prove", "papers",
     ),
     "verify.audits": (
-        "terms", "recounted", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
-        "secrets", "reach", "extraction", "figures", "given", "asked", "kept_request", "unscored", "evidence",
-        "error_shares", "verdicts", "consistency",
+        "terms", "claim_sources", "recounted", "parts_not_run", "joint_test", "two_rates", "midpoint", "groups",
+        "split", "ranks", "canaries", "secrets", "reach", "extraction", "figures", "given", "asked", "kept_request",
+        "unscored", "evidence", "error_shares", "verdicts", "consistency",
     ),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.groups import check_groups
-from verify.audits.secrets.settings import audited_plan_disagreements
+from verify.audits.secrets.settings import audited_plan_disagreements, other_plans
 from verify.audits.split.drawn import check_split, check_unseen
 from verify.consistency.account_plan import ledger_file_verdicts
 from verify.consistency.agreement import contradictions
@@ -38,6 +38,7 @@ from verify.consistency.wording import unknown_texts
 from verify.files.beside import changed_base, changed_copies, check_configurations
 from verify.files.places import at_hand
 from verify.files.published_updates import check_updates
+from verify.files.searches import check_searches
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
@@ -215,6 +216,7 @@ CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
     changed_copies, check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference,
     _scanned, check_configurations, check_updates, check_warnings, check_observed, check_named,
+    check_searches, other_plans,
 )  # fmt: skip
 
 

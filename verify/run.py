@@ -35,6 +35,7 @@ from verify.files.counted_data import check_recorded_data, uncounted
 from verify.files.data import DataAtHand, check_data
 from verify.files.integrity import check_chain, check_log
 from verify.files.places import at_hand, located
+from verify.files.searches import unlisted_searches
 from verify.files.tokenizer import check_tokenizer
 from verify.settings.public_records import PublicAtHand, check_public
 from verify.stated import training_of
@@ -124,6 +125,7 @@ def verify(
     else:
         found += check_data(report, data)
     omissions += unseen_base(path, report)
+    omissions += unlisted_searches(path, report)
     if public is not None:
         with suppress(ParametersError):  # reported by a check
             found += check_public(report, public, training_of(report))

@@ -12,7 +12,7 @@ import numpy as np
 from audits import ATTACKS, THOROUGH, load_attack
 from audits.canaries.design import BOUNDS_SHARE
 from audits.findings import Findings
-from audits.membership import baseline, fused, remarks
+from audits.membership import baseline, fused, midpoint, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.fused import why_not_fused
 from audits.membership.gradients import Differentiator
@@ -379,6 +379,7 @@ def _arrays(done: _Attacked, candidates: Candidates, blind: baseline.Baseline) -
         **{f"{BASELINE}{name}": ranks_of(values) for name, values in blind.others.items()},
         f"{BASELINE}area": blind.areas,
         **{f"{TESTED}{name}": done.tested[name] for name in done.kept},
+        **midpoint.called(done.results),
         FOLD: folds(digests).astype(np.uint8),
         SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
     }

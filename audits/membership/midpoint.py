@@ -7,6 +7,7 @@ the records sets the threshold, the other half evaluates it, and the direction i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from privctl.domain.evidence import Bound, Evidence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: The name of the array with the number of records called members.
+CALLED = "midpoint.called"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,19 @@ class MidpointAttack:
 
 
 ATTACK = MidpointAttack()
+
+
+def called(results: Mapping[str, AttackResult]) -> dict[str, NDArray[np.int64]]:
+    """How many of all records the threshold calls members, by the name of the array that an audit keeps.
+
+    Ranks do not show on which side of the threshold a record lies. ``results`` are those of all attacks by name. Empty
+    if no threshold was set.
+    """
+    result = results.get(MidpointAttack.name)
+    threshold = None if result is None else result.evidence[0].details.get("threshold")
+    if result is None or threshold is None:
+        return {}
+    return {CALLED: np.array([(-result.scores < threshold).sum()], np.int64)}
 
 
 def split_midpoint(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoint:

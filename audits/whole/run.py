@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from audits.asked import ASKED, SETTINGS, as_text, settings_text
+from audits.asked import ASKED, READ, SETTINGS, as_text, read_text, settings_text
 from audits.canaries.gradients import unused_beside
 from audits.findings import ALPHA, AuditPart, Findings
 from audits.mechanism_curve import Epsilon, Profile
@@ -159,7 +159,12 @@ def _judge_and_write(
     sizes = {line: size for part_findings in findings for line, size in part_findings.sizes.items()}
     records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons, sizes)
     parameters = parameters_of(models, findings, asked)
-    header = {POINTER: request.report.name, ASKED: as_text(asked), SETTINGS: settings_text(parameters)}
+    header = {
+        POINTER: request.report.name,
+        ASKED: as_text(asked),
+        SETTINGS: settings_text(parameters),
+        READ: read_text((*models.inputs, *data), models.lineage.parents),
+    }
     with (
         staged_scores(request.scores, arrays, header) as scores,
         staged_leaks(request.leaks, records) as leaks,

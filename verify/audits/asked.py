@@ -15,7 +15,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import TrainingParameters, parameters_as, readable
-from verify.audits import parts_not_run
+from verify.audits import claim_sources, parts_not_run
 from verify.audits.canaries.taking_part import makers, mechanism_of
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.given import outside as outside_scores
@@ -72,6 +72,8 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "it does not say what it was asked, as every audit does"
         return
     read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
+    if not read & {"model", "scores"}:
+        yield "its inputs name neither a model nor scores, so that nothing shows what it measured"
     if "model" in read and "scores" not in kept and not outside_scores.is_tied_to_model(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
@@ -95,6 +97,8 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
     trainings = list(makers(report, parents))
     yield from _verdicts_on_other_units(report, trainings)
     yield from _other_mechanism_verdicts(report, trainings)
+    for sentence in claim_sources.misattributed(report, trainings):
+        yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=sentence)
     claims = {(g.epsilon, g.delta) for parent in trainings for g in parent.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
         if not _is_judged(report, epsilon, delta):

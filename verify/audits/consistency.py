@@ -16,11 +16,12 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
-from verify.audits import asked, error_shares, figures, joint_test
+from verify.audits import asked, claim_sources, error_shares, figures, joint_test, midpoint
 from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.audits.canaries.conditions import misstated_conditions
 from verify.audits.canaries.figures import planted_faults
+from verify.audits.canaries.half_noise import unlikely_to_refute
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
 from verify.audits.extraction import counts as extraction_counts
@@ -108,6 +109,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from asked.faults(report, parameters)
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
+    yield from midpoint.faults(report, parameters)
     yield from joint_test.baseline_faults(report.evidence)
     yield from misstated_bounds(report, parameters)
     yield from misstated_conditions(report, parameters)
@@ -119,10 +121,12 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from wrong_noise(report, parameters)
+    yield from unlikely_to_refute(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
     yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
     yield from extraction_counts.faults(report, parameters)
     yield from wrong_claims(report)
+    yield from claim_sources.faults(report, parameters)
     yield from split_groups.faults(report, parameters)
     yield from threshold_bound.wrong_claims(report)
     yield from rank_tests.faults(report, parameters)
@@ -260,7 +264,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
     elif item.method in (_EXTRACTION, *extraction_tests.SEARCHES):
         successes, total = details.get("extracted"), details.get("texts")
     else:
-        return None
+        successes, total = midpoint.counts(item) or (None, None)
     if successes is None or not total:
         return None
     return int(successes), int(details.get("undecided", 0)), int(total)

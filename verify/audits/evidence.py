@@ -31,6 +31,7 @@ from verify.audits.extraction.recounted import recount_extraction
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.kept_request import request_mismatches
+from verify.audits.midpoint import METHOD as MIDPOINT
 from verify.audits.ranks import records_alone
 from verify.audits.ranks.figures import (
     ROUNDING,
@@ -42,6 +43,7 @@ from verify.audits.ranks.figures import (
     won,
 )
 from verify.audits.ranks.fitted import of_fitted
+from verify.audits.ranks.midpoint import CALLED, JudgedHalves, halves_of
 from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
@@ -189,6 +191,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
             by_records = read_arrays(file, _DECIDED, what) if decided == _DECIDED.keys() else {}
             others = [tensor.name for tensor in file.tensors if tensor.name.startswith(records_alone.PREFIX)]
             beside = read_arrays(file, dict.fromkeys(others, "F64"), what)
+            called = read_arrays(file, {CALLED: "I64"} if any(t.name == CALLED for t in file.tensors) else {}, what)
     except InputError as fault:
         return None, str(fault)
     if any(len(array) != len(member) for array in (*arrays.values(), *([] if line is None else [line]))):
@@ -198,11 +201,13 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     scores = {name.removeprefix(_SCORE): values for name, values in arrays.items() if name.startswith(_SCORE)}
     tested = {name.removeprefix(_TESTED): values for name, values in arrays.items() if name.startswith(_TESTED)}
     same = report.versions.get("numpy") == np.__version__
+    relabelled = _relabelled_inputs(member, scores, tested, by_records) if by_records else None
     ranks = _Ranks(
         member=member,
         scores=scores,
         alone=_records_alone(member, scores, by_records, beside, same=same),
-        relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
+        relabelled=relabelled,
+        halves=halves_of(scores, member, called, relabelled, same=same),
         compared=frozenset(item.method for item in report.evidence if item.test is not None),
         same=same,
         guesses=RightGuesses(
@@ -285,6 +290,7 @@ class _Ranks:
     guesses: RightGuesses
     alone: KeptBaselines | None = None
     relabelled: Relabelled | None = None
+    halves: JudgedHalves | None = None
     compared: frozenset[str] = frozenset()
     same: bool = False
     source: str = _KEPT
@@ -323,6 +329,8 @@ class _Ranks:
 
     def faults(self, item: Evidence) -> list[str] | None:
         """One sentence per fault of ``item``; None if these ranks do not determine its figures."""
+        if item.method == MIDPOINT and self.halves is not None:
+            return [f"{item.method}: {item.quantity}: {text}" for text in self.halves.faults(item)]
         if (figures := self.of(item)) is None:
             guessed = self.guesses.fault(item)
             return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []

@@ -1,4 +1,4 @@
-"""Whether an audit's report states the request and the settings that the ranks kept beside it record.
+"""Whether an audit's report states the request, the settings and the files that the ranks kept beside it record.
 
 Does not import numpy, like ``verify.audits.consistency``.
 """
@@ -17,28 +17,32 @@ from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.codec import decode_value, encode_value
 from privctl.reports.parameters import parameters_as
 from privctl.storage.digest import NamedFiles
-from privctl.storage.json_text import parse_json
+from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
 from verify.files.places import located
 
-#: The keys of the request and of the other parameters in the header of the ranks; older audits lack the second.
-KEY, SETTINGS = "privctl.asked", "privctl.settings"
+#: The keys of the request, of the other parameters and of what was read in the header of the ranks; older audits lack
+#: the second and the third.
+KEY, SETTINGS, READ = "privctl.asked", "privctl.settings", "privctl.read"
 _NOTHING = object()
 
 
 def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Yields a sentence if the ranks that the audit kept, if present, record another request or none.
 
-    Also yields one for each other parameter of the report that is not what they record.
+    Also yields one for each other parameter of the report, each file that it read and each report before it that is not
+    what they record.
     """
     for place in _ranks(path, report, files):
         try:
             with SafetensorsFile(place) as file:
-                text, settings = (file.metadata.get(key) for key in (KEY, SETTINGS))
+                text, settings, read = (file.metadata.get(key) for key in (KEY, SETTINGS, READ))
                 yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
             if settings is not None:
                 yield from _other_settings(report, parse_json(settings, str(place)))
+            if read is not None:
+                yield from _other_files(report, parse_json(read, str(place)))
             kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
             if parameters_as(AuditParameters, report).asked != kept:
                 yield "what it says that it was asked is not what the ranks that it kept say"
@@ -73,6 +77,23 @@ def _other_settings(report: PrivacyReport, kept: Any) -> Iterator[str]:
     for name in sorted(now.keys() | then.keys()):
         if now.get(name, _NOTHING) != then.get(name, _NOTHING):
             yield f"its parameter {name} is not what the ranks that it kept say"
+
+
+def _other_files(report: PrivacyReport, kept: Any) -> Iterator[str]:
+    """Yields a sentence for each role of files, and for the reports before it, that the ranks record otherwise."""
+    named = dict(_leaves(kept))
+    digests = {role: [a.digest for a in report.inputs if a.role == role] for role in {a.role for a in report.inputs}}
+    now: dict[tuple[str, ...], list[str]] = {("parents",): [parent.digest for parent in report.parents]}
+    now |= {("inputs", role): found for role, found in digests.items()}
+    for place in sorted(now.keys() | named.keys()):
+        if sorted(now.get(place, ())) != _sorted(named.get(place, [])):
+            what = f"the files in the role {shown(place[1])}" if len(place) > 1 else "the reports that it builds on"
+            yield f"{what} are not those that the ranks that it kept name"
+
+
+def _sorted(digests: Any) -> list[str] | None:
+    """``digests`` in order; None if they are none."""
+    return sorted(map(str, digests)) if isinstance(digests, list) else None
 
 
 def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

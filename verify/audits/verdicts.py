@@ -7,6 +7,7 @@ only, like ``verify.audits.consistency``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
@@ -88,6 +89,9 @@ def _plan(report: PrivacyReport) -> Iterator[str]:
         if item is not None:
             yield f"{item.method}: it tests the bounds of a plan, and has no verdict on them"
         return
+    names = {PurePosixPath(artifact.path).name for artifact in report.inputs if artifact.role == "plan"}
+    if subject.removeprefix(_PLANNED) not in names:
+        yield f"its verdict on {subject!r} is on a plan that its inputs do not name"
     refuted, why = False, "nothing tests the bounds of the plan"
     if item is not None:
         refuted = _is_significant(item)

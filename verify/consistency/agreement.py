@@ -12,12 +12,12 @@ from privctl.domain.report import BEGUN_WITH, PrivacyReport
 from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.header import elements_of
-from privctl.storage.reader import ADAPTER_NAME
+from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.consistency import bookkeeping
 from verify.consistency.account_plan import plan_disagreements
 from verify.methods import external_training
-from verify.methods.expected import StatedTraining
+from verify.methods.expected import TRAINING, StatedTraining
 from verify.recompute import dp_weights, gaussian, gridded
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 from verify.settings import users
@@ -29,6 +29,8 @@ _UNTOUCHED = frozenset({
 })  # fmt: skip
 
 
+#: The role of the settings of an adapter that a training began with.
+_GIVEN_ADAPTER = f"start-{ADAPTER_CONFIG}"
 _IMAGES = "image-classification"
 _SOUNDS = "audio-classification"
 _TASKS = (
@@ -247,17 +249,30 @@ def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def _adapter(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """An adapter must be written if and only if one is stated, and the digest of its base must be recorded."""
+    """An adapter must be written if and only if one is stated, and the digest of its base must be recorded.
+
+    What scales it follows from its rank if it was new, and otherwise from the settings that it began with.
+    """
     written = any(a.role == "model" and PurePosixPath(a.path).name == ADAPTER_NAME for a in report.outputs)
     if written is not bool(parameters.adapter):
         yield f"its parameters say adapter {parameters.adapter}, and its output is {'one' if written else 'none'}"
     if written and not any(a.role.startswith(BASE_ROLE) and a.role.endswith(".safetensors") for a in report.inputs):
         yield "its output is an adapter, and no weights of a base are among its inputs"
+    given = any(a.role == _GIVEN_ADAPTER for a in report.inputs)
+    if written and report.step == TRAINING and given is (parameters.lora_rank is not None):
+        yield (
+            "its output is an adapter, and it states "
+            + ("both" if given else "neither")
+            + " the rank of a new one and the settings of one that it began with"
+        )
 
 
 def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """A protection plan that was followed must be among the inputs, with the stated digest."""
-    read = [artifact.digest for artifact in report.inputs if artifact.role == "plan"]
+    plans = [artifact for artifact in report.inputs if artifact.role == "plan"]
+    if plans and parameters.secrets != (name := PurePosixPath(plans[0].path).name):
+        yield f"it is said to have followed the plan {shown(parameters.secrets)}, and its input is {shown(name)}"
+    read = [artifact.digest for artifact in plans]
     if read != ([] if parameters.plan is None else [parameters.plan.digest]):
         yield "the plan of protection that its parameters name is not the one among its inputs"
 

@@ -76,6 +76,8 @@ _UNCHECKED_OF_AUDITS = ("task", "dtype", "max_length", "canary_groups")
 #: Settings of an audit of secrets that nothing else in its report reveals.
 _OF_SECRETS = ("candidates", "most_secrets", "eligible", "data_records")
 _MAKERS = (TRAINING, EXTERNAL, "noise", "replay")
+#: Settings of moves along public directions that only the released numbers reveal.
+_OF_DIRECTIONS = ("public_seed", "learning_rate", "schedule", "warmup_steps", "weight_decay")
 #: It sets the spacing of a tensor's weights if all are smaller than it, and that spacing is a power of two.
 _PERTURBATION = "perturbation (but for its power of two)"
 
@@ -232,6 +234,7 @@ def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator
     named += ["names and most numbers in its warnings"] if report.warnings else []
     named += ["what it says was left out"] if report.omissions else []
     named += ["the reasons of its verdicts"] if report.verdicts else []
+    named += ["why figures were not measured"] if any(item.reason for item in report.evidence) else []
     if parameters := [] if kept_settings else [*_names(report)]:
         named.append(f"the parameters {', '.join(parameters)}")
     but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
@@ -281,5 +284,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
         yield from ("clip_norms", "target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
         yield from (_PERTURBATION, "clip_norm", "beta1", "beta2")
+        # The best run of a search keeps no numbers, with which the others would be compared.
+        yield from () if getattr(parameters, "search", None) is None else _OF_DIRECTIONS
     elif parameters.optimizer in _ADAPTIVE or (method is not None and method.noised):
         yield from _DIVIDED_OUT

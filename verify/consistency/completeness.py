@@ -34,6 +34,19 @@ _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
     "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
 }  # fmt: skip
+#: The beginnings of the methods of what trainings and noise measure; attacks and their figures belong to audits.
+_MEASURED: dict[str, tuple[str, ...]] = {
+    TRAINING: (
+        "measured after the epoch", "measured while training, each example as it was met",
+        "all masks, counted beforehand", "ln 2 nats a sign, times the sampling rate",
+        "multiply-adds of the layers that may be quantized, counted; ", "a model, not a measurement: Amdahl's law, ",
+        "the ledger with the measurements and without",
+    ),
+    "noise": (
+        "mean loss of each token of the evaluation data, end-of-text tokens among them",
+        "measured on the evaluation data, as retrain --held-out does",
+    ),
+}  # fmt: skip
 #: Steps that write all weights to a single file.
 _ONE_FILE = (TRAINING, "replay")
 
@@ -63,13 +76,22 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
 
 
 def _of_other_steps(report: PrivacyReport) -> Iterator[str]:
-    """Verdicts and places in a log must not be stated by a step that has none, nor words for a date."""
+    """Verdicts, places in a log and attacks must not be stated by a step that has none, nor words for a date."""
     if report.created and not _DATE.fullmatch(report.created):
         yield f"its date is {shown(report.created)}, which is no date and time"
     if report.verdicts and report.step not in _JUDGING:
         yield f"a step named {report.step!r} judges nothing, but it states {len(report.verdicts)} verdicts"
     if report.log is not None and report.step != "audit":
         yield f"it names a place in a log of audits, but is the report of a step named {report.step!r}"
+    for item in report.evidence if report.step in _MEASURED else ():
+        of_audit = item.quantity == "AUC" or item.test is not None
+        if of_audit or not any(_is_so(item.method, begins) for begins in _MEASURED[report.step]):
+            yield f"a {report.step} step does not measure {item.quantity!r} by {item.method!r}"
+
+
+def _is_so(method: str, begins: str) -> bool:
+    """Whether ``method`` is the one that ``begins`` is, or that goes on after its last space."""
+    return method.startswith(begins) if begins.endswith(" ") else method == begins
 
 
 def _files(report: PrivacyReport) -> Iterator[str]:

@@ -200,8 +200,16 @@ def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: 
         yield from _differs("number of steps", event.steps, facts.get("steps"))
         yield from _miscounted(parameters, arrays)
         return
-    if parameters.secrets_checked is not None:
-        yield from _differs("number of secrets checked", parameters.secrets_checked, len(arrays["budgets"]))
+    examples = len(arrays["probabilities"])
+    for name, actual in (
+        ("secrets_checked", len(arrays["budgets"])),
+        ("cap", facts.get("cap")),
+        ("kept_fraction", math.fsum(arrays["weights"].tolist()) / examples if examples else 0.0),
+        ("records_never_drawn", int((arrays["probabilities"] == 0).sum())),
+        ("expected_epochs", (parameters.steps or 0) * (parameters.batch_size or 0) / examples if examples else 0.0),
+    ):
+        if (count := getattr(parameters, name)) is not None:
+            yield from _differs(f"parameter {name}", count, actual)
     yield from _differs("plan's noise multiplier", parameters.noise_multiplier, facts.get("noise_multiplier"))
     yield from _differs("plan's largest probability", parameters.largest_probability, largest)
     yield from _differs("plan's book of secrets", parameters.book, facts.get("secrets"))

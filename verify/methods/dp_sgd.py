@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -309,13 +310,19 @@ def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterato
         searched = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
         if searched is None or not any(_is_same(value, searched) for value in values.split(",")):
             yield f"{name} is {searched}, which is none of the {values} that were searched"
+        elif isinstance(searched, int | float) and not all(map(_is_number, values.split(","))):
+            yield f"{name} is a number, and not all of the {values} that were searched are"
 
 
 def _is_same(text: str, value: object) -> bool:
     if not isinstance(value, int | float):
         return text == value
+    return _is_number(text) and float(text) == value
+
+
+def _is_number(text: str) -> bool:
     try:
-        return float(text) == value
+        return math.isfinite(float(text))
     except ValueError:
         return False
 

@@ -55,6 +55,11 @@ def check_book(
     yield Verdict(subject=book.name, outcome=Outcome.PROVED, reason=reason)
 
 
+def ids_of(book: Path) -> list[str]:
+    """The ids of the secrets of the ``book``, in its order. Raises InputError for an unreadable book."""
+    return [str(row["id"]) for row in _rows(book)]
+
+
 def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
     """Compares the counts by kind that a scan reports with the ``book`` that it wrote.
 

@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from audits.canaries.manifest import read_manifest
 from privctl.cli import run
 from privctl.data.records import read_records
 from privctl.reports.codec import decode
+from privctl.reports.files import read_report
 from privctl.storage.arrays import read_arrays
+from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from tests.audits.canaries.small import new_model, planted, texts, train
 from tests.audits.other import save
 from tests.audits.secrets.small import book, protect
 from tests.audits.tiny import write_jsonl
+from verify.audits.secrets.recounted import recount_secrets
 
 pytestmark = pytest.mark.forged("the plan promises more than it can keep")
 
@@ -88,6 +94,26 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(folder: Path, capfd:
     assert {"secret.position", "secret.rank_calibrated", "secret.completion", "secret.bound"} <= names
     assert (found["secret.rank"] == 1).mean() > 0.9
     assert (found["secret.rank_before"] == 1).mean() < 0.2
+
+
+def test_the_bounds_that_were_tested_are_those_of_the_plan(folder: Path) -> None:
+    assert audit(folder, *plan(folder), "-o", str(folder / "planned.report.json")) == 1
+    path = folder / "planned.report.json"
+    report, ranks = read_report(path), folder / "planned.scores.safetensors"
+    assert recount_secrets(path, report, NamedFiles()).wrong == ()
+    arrays = load_file(ranks)
+    with SafetensorsFile(ranks) as file:
+        header = dict(file.metadata)
+    bounded = np.flatnonzero(~np.isnan(arrays["secret.bound"]))
+    assert len(bounded) > 9
+    for change in (2.0, 0.5):
+        edited = arrays["secret.bound"].copy()
+        edited[bounded[3]] *= change
+        save_file({**arrays, "secret.bound": edited}, ranks, header)
+        outputs = tuple(replace(item, digest=NamedFiles().digest(ranks)) for item in report.outputs)
+        found = recount_secrets(path, replace(report, outputs=outputs), NamedFiles()).wrong
+        assert any("it tested a bound of" in fault for fault in found)
+    save_file(arrays, ranks, header)
 
 
 @pytest.mark.slow

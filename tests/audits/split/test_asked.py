@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from audits import ATTACKS, THOROUGH
-from audits.asked import ASKED, SETTINGS
+from audits.asked import ASKED, READ, SETTINGS
 from audits.split.findings import NO_BOUNDS
-from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.report import Omission, ParentReport, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
@@ -80,6 +80,7 @@ def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Pa
     assert all("and such an audit" in fault for fault in found)
     assert of_ranks(audited, plain) == [
         *(f"its parameter {name} is not what the ranks that it kept say" for name in of_split),
+        "the files in the role 'split' are not those that the ranks that it kept name",
         "what it says that it was asked is not what the ranks that it kept say",
     ]
     for forged in ({**report.parameters["asked"], "claims": []}, {}):
@@ -99,6 +100,42 @@ def test_every_setting_is_the_one_that_the_ranks_record(audited: Path) -> None:
             assert any(reason.startswith(f"its parameter {name}") for reason in found), name
     more = replace(report, parameters={**report.parameters, "bits": 4})
     assert of_ranks(audited, more) == ["its parameter bits is not what the ranks that it kept say"]
+
+
+def test_every_file_and_report_is_one_that_the_ranks_record(audited: Path) -> None:
+    """Such as the model, for which another one could be named, or none."""
+    report = read_report(audited)
+    says = "are not those that the ranks that it kept name"
+    for i, item in enumerate(report.inputs):
+        others = (*report.inputs[:i], *report.inputs[i + 1 :])
+        expected = f"the files in the role {item.role!r} {says}"
+        for inputs in (others, (*others, replace(item, digest=report.outputs[0].digest)), (*report.inputs, item)):
+            assert expected in of_ranks(audited, replace(report, inputs=inputs))
+        renamed = replace(report, inputs=(*others, replace(item, role="another")))
+        assert {expected, f"the files in the role 'another' {says}"} <= {*of_ranks(audited, renamed)}
+    parent = ParentReport(path="other.report.json", digest=report.outputs[0].digest)
+    for parents in ((parent,), (*report.parents, parent)):
+        assert of_ranks(audited, replace(report, parents=parents)) == [f"the reports that it builds on {says}"]
+
+
+def test_an_audit_names_what_it_measured(audited: Path) -> None:
+    """Without a model and without scores, whatever its ranks record: they may lie elsewhere, or be edited too."""
+    report = read_report(audited)
+    for inputs in (
+        [item for item in report.inputs if item.role != "model"],
+        [replace(item, role="reference model" if item.role == "model" else item.role) for item in report.inputs],
+    ):
+        assert any("name neither a model nor scores" in f for f in faults(replace(report, inputs=tuple(inputs))))
+
+
+def test_a_claim_is_not_said_to_be_that_of_a_report(audited: Path) -> None:
+    report = read_report(audited)
+    named = [
+        verdict.subject.replace("as claimed", "proved in m.report.json (dp-sgd, add-or-remove)")
+        for verdict in report.verdicts
+    ]
+    verdicts = tuple(replace(verdict, subject=name) for verdict, name in zip(report.verdicts, named, strict=True))
+    assert any("is on a claim of a report that" in fault for fault in faults(replace(report, verdicts=verdicts)))
 
 
 def test_verify_names_settings_only_where_no_ranks_record_them(audited: Path, tmp_path: Path) -> None:
@@ -123,4 +160,4 @@ def test_every_claim_of_the_models_own_report_is_judged(tmp_path: Path, audited:
 def test_verify_and_audit_have_the_same_list_of_attacks() -> None:
     assert (ATTACKS.keys(), THOROUGH.keys()) == (asked.USUAL, asked.THOROUGH)
     assert asked.NO_BOUNDS == NO_BOUNDS
-    assert (kept_request.KEY, kept_request.SETTINGS) == (ASKED, SETTINGS)
+    assert (kept_request.KEY, kept_request.SETTINGS, kept_request.READ) == (ASKED, SETTINGS, READ)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from tests.verify.audits.test_reach import report
@@ -28,7 +28,8 @@ def stated() -> PrivacyReport:
     found = [Evidence(method=method, quantity=what, estimate=0.5, bound=Bound.NONE) for method, what in FIGURES]
     subjects = ("training made no secret easier to tell", "(prior, posterior)-secret protection, as planned in p")
     verdicts = [Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason="few") for subject in subjects]
-    return replace(report(*found), verdicts=tuple(verdicts))
+    model, ranks = (Artifact(role=role, path="f", digest="blake3:0", bytes=9) for role in ("model", "scores"))
+    return replace(report(*found), inputs=(model,), outputs=(ranks,), verdicts=tuple(verdicts))
 
 
 def of(found: PrivacyReport, asked: AskedAudit = ASKED) -> list[str]:

@@ -30,11 +30,14 @@ def item(method: str, quantity: str, p_value: float, level: float = 0.01, **more
     return Evidence(method=method, quantity=quantity, estimate=0.5, bound=Bound.NONE, details=details, **more)
 
 
+READ = (("train", "train.jsonl"), ("plan", "p"))
+
+
 def wrong(subject: str, outcome: Outcome, *items: Evidence, conditions: Sequence[Assumption] = HELD) -> list[str]:
     found = report(*items)
-    train = Artifact(role="train", path="train.jsonl", digest="blake3:0", bytes=9)
+    train, plan = (Artifact(role=role, path=path, digest="blake3:0", bytes=9) for role, path in READ)
     verdict = Verdict(subject=subject, outcome=outcome, reason="as told")
-    stated: PrivacyReport = replace(found, inputs=(train,), verdicts=(verdict,))
+    stated: PrivacyReport = replace(found, inputs=(train, plan), verdicts=(verdict,))
     return list(other_verdicts(stated, conditions, by_coins=False))
 
 

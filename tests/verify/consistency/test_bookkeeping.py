@@ -45,6 +45,7 @@ def test_a_report_without_versions_has_the_line_too(kinds: Kinds) -> None:
     [
         ("dp-sgd", "omissions", "what it says was left out"),
         ("audit", "verdicts", "the reasons of its verdicts"),
+        ("audit", "evidence", "why figures were not measured"),
         ("dp-sgd", "warnings", "names and most numbers in its warnings"),
     ],
 )

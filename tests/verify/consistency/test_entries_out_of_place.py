@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,13 @@ def cheaper_measurements(report: Report) -> None:
     stated["epsilon_share_of_measurements"] = 1 - stated["epsilon_without_measurements"] / whole
 
 
+def _of_plan(report: Report, name: str) -> None:
+    stated = report["parameters"]["plan"]
+    stated[name] = 0.5 * stated[name] if stated[name] else 1
+
+
 VERDICT = {"subject": "dp-sgd", "outcome": "PROVED", "reason": "somebody proved it"}
+FIGURE = {"method": "loss", "quantity": "AUC", "estimate": 0.5, "lower": 0.48, "upper": 0.52, "bound": "two-sided"}
 PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
 
 
@@ -77,6 +84,13 @@ PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
         ("dpquant", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
         ("ledger", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
         ("noise", first(noise_multiplier=9.0), "states `noise_multiplier`, which does not apply"),
+        *(
+            ("planned", partial(_of_plan, name=name), f"parameter {name} is")
+            for name in ("cap", "kept_fraction", "records_never_drawn", "expected_epochs")
+        ),
+        ("planned", parameters(secrets="stricter.safetensors"), "is said to have followed the plan"),
+        ("dp-sgd", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
+        ("noise", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
         ("dp-sgd", lambda report: report.update(verdicts=[VERDICT]), "judges nothing, but it states 1 verdict"),
         ("noise", lambda report: report.update(log=PLACE), "names a place in a log of audits"),
         ("dp-sgd", role("data", "scores"), "which is no role of a file that a training reads"),

@@ -111,3 +111,19 @@ def test_it_is_said_that_the_first_settings_are_not_at_hand(folder: Path) -> Non
     found = verify(report_path, read(report_path))
     said = [omission.reason for omission in found.omissions if omission.what == "configuration, not compared"]
     assert said == [f"the {NAME} of the adapter that the training began with is not at hand, or not named"]
+
+
+@pytest.mark.parametrize(("output", "word"), [("new", "neither"), ("given", "neither"), ("given", "both")])
+def test_what_scales_an_adapter_follows_from_one_thing(folder: Path, output: str, word: str) -> None:
+    """Without the rank, or the settings that it began with, nothing would show that its alpha was edited."""
+    report_path = folder / f"{output}.report.json"
+    data = json.loads(report_path.read_text())
+    if word == "both":
+        data["parameters"]["lora_rank"] = 2
+    else:
+        data["parameters"]["lora_rank"] = None
+        data["inputs"] = [each for each in data["inputs"] if each["role"] != f"start-{NAME}"]
+    report_path.write_text(json.dumps(data))
+    found = edited(folder, output, lora_alpha=1e-6)
+    assert found.exit_code is ExitCode.REFUTED
+    assert any(f"it states {word} the rank of a new one" in verdict.reason for verdict in found.verdicts)

@@ -79,6 +79,8 @@ def _misstated(item: Evidence) -> str:
         return "it has no value if and only if it is no bound, for a reason"
     if item.estimate != item.lower or item.upper is not None:
         return "its estimate is another number"
+    if item.method in _OF_SETS and item.interval:
+        return f"its interval is {item.interval!r}, and no such bound has one"
     return _miscounted(item) if item.method in _OF_SETS and not none else ""
 
 
@@ -94,7 +96,7 @@ def _miscounted(item: Evidence) -> str:
     right = {f"correct {number}": guesses for number, guesses in enumerate(made_counts, start=1)}
     ceiling = item.details["ceiling"]
     best = replace(item, estimate=ceiling, lower=ceiling, details={**item.details, **right})
-    return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best)) else ""
+    return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best, any_set=True)) else ""
 
 
 def _all_scored(report: PrivacyReport, parameters: AuditParameters) -> bool:

@@ -28,7 +28,8 @@ _MOST = 200_000
 _NORMAL = NormalDist()
 #: The bound on one record that one on a group of canaries gives, by its entry.
 _OF_ONE = "epsilon_of_one_record_at_delta_0"
-_SUBJECT = "): the mechanism stated in "
+#: Part of the subject of a verdict on a mechanism.
+MECHANISM = "): the mechanism stated in "
 #: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
 _ROUNDING = 1e-6
@@ -36,8 +37,11 @@ _ROUNDING = 1e-6
 _VIOLATION, _POWER = 2.0, 0.79
 
 
-def wrong_bound(item: Evidence) -> str:
-    """What is wrong with a bound from canaries; "" if nothing is, and for other evidence."""
+def wrong_bound(item: Evidence, *, any_set: bool = False) -> str:
+    """What is wrong with a bound from canaries; "" if nothing is, and for other evidence.
+
+    With ``any_set``, the set of guesses that gives it need not be the one that the evidence names.
+    """
     if item.method not in METHODS or item.lower is None:
         return ""
     sets = list(counts_of(item))
@@ -50,22 +54,34 @@ def wrong_bound(item: Evidence) -> str:
     rejected = _gaussian_rejected if gaussian else _either_rejected if item.method == BOUND else _steinke_rejected
     delta = item.details.get("delta", 0.0)
 
-    def is_largest(value: float, at: float) -> bool:
+    def giving(value: float, at: float) -> set[int]:
+        """How many guesses the sets have that give ``value``; empty if it is not the largest that they reject."""
         step = max(_LEAST, _RELATIVE * abs(value))
-        above = any(rejected(counts, value + step, at, share) for counts in sets)
-        return not above and (value <= step or any(rejected(counts, value - step, at, share) for counts in sets))
+        if any(rejected(counts, value + step, at, share) for counts in sets):
+            return set()
+        if value <= step:
+            return {sets[0][1]}
+        return {counts[1] for counts in sets if rejected(counts, value - step, at, share)}
 
     value, found = float(item.lower), ", ".join(f"{right} of {made}" for _, made, right in sets)
     if not 0 <= value < 100:
         return f"it is {value:g}, which no canaries can show"
-    if not is_largest(value, delta):
+    by = giving(value, delta)
+    if not by:
         return f"a bound of {value:.6g} is not what {found} right guesses on {sets[0][0]} canaries give"
+    if not any_set and item.samples["guesses"] not in by:
+        return f"its {item.samples['guesses']} guesses do not give it, and {' or '.join(map(str, sorted(by)))} do"
+    return _of_one_fault(item, found, giving)
+
+
+def _of_one_fault(item: Evidence, found: str, giving: Callable[[float, float], set[int]]) -> str:
+    """What is wrong with the bound on one record that a bound on groups states; "" for a bound on records."""
     copies = item.details.get("copies", 1)
     if item.method != BOUND or copies == 1:
         return ""
     if (one := item.details.get(_OF_ONE)) is None:
         return f"it is of groups of {copies:g}, and lacks {_OF_ONE}"
-    if not 0 <= one * copies < 100 or not is_largest(one * copies, 0.0):
+    if not 0 <= one * copies < 100 or not giving(one * copies, 0.0):
         return f"its {_OF_ONE} is {one:.6g}, which {found} right guesses on groups of {copies:g} do not give"
     return ""
 
@@ -86,7 +102,7 @@ def trade_off_below(points: Sequence[tuple[float, float]]) -> Callable[[float], 
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence per fault in the test of a mechanism's curve; nothing if the audit tested none."""
     mechanism, points = parameters.canary_mechanism, parameters.canary_curve
-    verdict = next((verdict for verdict in report.verdicts if _SUBJECT in verdict.subject), None)
+    verdict = next((verdict for verdict in report.verdicts if MECHANISM in verdict.subject), None)
     if mechanism is None or points is None:
         if verdict is not None:
             yield f"it judges {verdict.subject!r}, but does not state the curve that it tested"

@@ -22,6 +22,8 @@ _BY_COPIES = re.compile("included, (1 copy|[0-9]+ copies)|left out")
 _INTERVAL, _FISHER = "Clopper-Pearson", "Fisher's test with Brown's correction"
 _BY_RANK = "Clopper-Pearson, by rank; at most the bits of all secrets"
 _CLOSE = 1e-6
+#: The confidence that a figure without an interval states.
+_UNUSED = 0.95
 #: The mean exposure of a secret that the model does not know, in bits: exposures are then exponential.
 _EXPECTED = 1 / math.log(2)
 
@@ -86,6 +88,8 @@ def _is_named(item: Evidence, begins: str) -> bool:
 
 def _mean_fault(count: int, details: Mapping[str, float]) -> str:
     """What is wrong with what a mean exposure of ``count`` canaries is compared with."""
+    if details["detected"] not in (0.0, 1.0):
+        return f"whether it found a trace is {details['detected']:g}, neither 0 nor 1"
     if not min(1, count) * (1 - _CLOSE) <= details["effective"] <= count * (1 + _CLOSE):
         return f"{count} canaries cannot tell as much as {details['effective']:.6g}"
     if not math.isclose(details["without_memorization"], _EXPECTED, rel_tol=_CLOSE):
@@ -98,8 +102,8 @@ def _exposure(item: Evidence) -> str:
     mean = _is_named(item, MEAN)
     if item.bound is not Bound.NONE or not (mean or _is_named(item, MEDIAN)) or "canaries" not in item.samples:
         return "no audit states such an exposure"
-    if item.interval != (_FISHER if mean else ""):
-        return f"no audit tests an exposure by {item.interval!r}"
+    if item.interval != (_FISHER if mean else "") or (not mean and item.confidence != _UNUSED):
+        return f"no audit tests an exposure by {item.interval!r} at {item.confidence:g}"
     count, details = item.samples["canaries"], item.details
     if mean:
         needed = {"p_value", "level", "detected", "effective", "without_memorization"}

@@ -53,7 +53,7 @@ _STATEMENTS = {
     True: "the steps were those of the stated mechanism in all but the noise multiplier, and noise and draws of each "
     "canary were independent of the others'",
 }
-_GAUSSIAN = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, GroupGaussian, TruncatedGaussian)
+GAUSSIAN = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, GroupGaussian, TruncatedGaussian)
 
 
 def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
@@ -73,14 +73,16 @@ def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParamet
     if item.quantity != _QUANTITY:
         return "it bounds nothing that is known here"
     event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
-    one_kind = isinstance(event, _GAUSSIAN) and parameters.canary_mechanism == Ledger(events=(event,))
+    one_kind = isinstance(event, GAUSSIAN) and parameters.canary_mechanism == Ledger(events=(event,))
     is_own_training = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
     bounds = list(tested_bounds(report, parameters))
     if item.upper is None:
         if item.estimate is not None or item.lower is not None or item.bound is not Bound.NONE:
             return "it is no bound, and has figures of one"
+        if wrong := _samples_fault(item, bounds):
+            return wrong
         return _reason_fault(item, event if one_kind else None, bounds, independent=is_own_training)
-    if not isinstance(event, _GAUSSIAN) or not one_kind:
+    if not isinstance(event, GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
     share, independent = item.details["share"], bool(item.details["independent"])
     if independent is not is_own_training:
@@ -100,9 +102,17 @@ def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParamet
     )
     if parameters.canary_steps != expected:
         return "it does not say on what it rests, as every such bound does"
+    wrong = _samples_fault(item, bounds)
+    return wrong or _bound_fault(item, event, bounds, independent=is_own_training)
+
+
+def _samples_fault(item: Evidence, bounds: Sequence[Evidence]) -> str:
+    """What is wrong with its confidence or its canaries, which are those of the bounds by the same guesses."""
     if not math.isclose(item.confidence, 1 - math.fsum(1 - bound.confidence for bound in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
-    return _bound_fault(item, event, bounds, independent=is_own_training)
+    if bounds and dict(item.samples) != {"canaries": bounds[0].samples["canaries"]}:
+        return f"it is of {dict(item.samples)}, and the bounds by the same guesses of other canaries"
+    return ""
 
 
 def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
@@ -113,7 +123,7 @@ def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, 
     if event is None or delta == 0:
         expected = _NO_KIND if delta else _NO_DELTA
         return "" if item.reason == expected else f"it has no bound, for which {expected!r} is the reason"
-    assert isinstance(event, _GAUSSIAN)
+    assert isinstance(event, GAUSSIAN)
     most = event.noise_multiplier * _MOST * (1 - _NEAR)
     try:
         if item.reason == _ANY_NOISE:
@@ -148,7 +158,7 @@ def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, i
 
 
 def _with_noise(event: object, noise: float) -> Ledger:
-    assert isinstance(event, _GAUSSIAN)
+    assert isinstance(event, GAUSSIAN)
     return Ledger(events=(replace(event, noise_multiplier=noise),))
 
 
@@ -160,7 +170,7 @@ def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool, s
     for item in bounds:
         level = slack * (1 - item.confidence) / item.details["sets"]
         for counts in counts_of(item):
-            if independent and _chance(counts, points) < level:
+            if independent and chance_of(counts, points) < level:
                 return True
             if not independent and refutes(counts, least, level):
                 return True
@@ -179,7 +189,7 @@ def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
         yield epsilon, min(1.0, exact.upper_delta(epsilon) * (1 + _ROUNDING))
 
 
-def _chance(counts: tuple[int, int, int], points: Sequence[tuple[float, float]]) -> float:
+def chance_of(counts: tuple[int, int, int], points: Sequence[tuple[float, float]]) -> float:
     """The largest probability of so many or more correct guesses if each canary is observed separately.
 
     Of outcomes with total probability ``share``, any guess is wrong on at least (``share`` - delta) / (1 + e^epsilon).

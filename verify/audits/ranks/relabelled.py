@@ -205,6 +205,20 @@ def test_faults(
         yield f"the critical value is {critical:.6g}, but relabelling the ranks gives {least}{tested.critical:.6g}"
 
 
+def joined_p_value(
+    relabelled: Relabelled, test: JointTest, statistic: float, others: Collection[str]
+) -> tuple[float, float]:
+    """The least and the largest p-value that a ``statistic`` has in the joint test ``test``.
+
+    It is that of an attack among ``others``, whose scores under relabelling the ranks do not give.
+    """
+    tested = relabelled.joint_test(test.level)
+    count = len(tested.largest) - 1
+    value = (1 + int((tested.largest[1:] >= statistic - _ROUNDING).sum())) / (count + 1)
+    near = _COUNTS / (count + 1)
+    return value - near, value + midpoint_reaches(statistic, relabelled.member, count, others) + near
+
+
 def _may_be(critical: float, test: JointTest, tested: Tested, relabelled: Relabelled, others: Collection[str]) -> bool:
     """Whether a critical value above that of the ranks may be that of all attacks, of which ``others`` are not here."""
     if test.compared == len(tested.p_values):

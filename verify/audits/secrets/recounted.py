@@ -15,9 +15,10 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import readable
 from privctl.storage.digest import NamedFiles
-from verify.audits.recounted import Recounted
+from verify.audits.recounted import Recounted, kept_file
 from verify.audits.secrets import rates, records_alone, traces
 from verify.audits.secrets.kept import KeptSecrets, kept_secrets
+from verify.audits.secrets.planned import other_bounds
 
 _PROTECTION = "secret protection"
 _CLOSE = 1e-6
@@ -32,7 +33,8 @@ def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
         kept = kept_secrets(path, report, files)
     except InputError as fault:
         return Recounted(wrong=(f"what it kept of its secrets cannot be read ({fault})",))
-    if kept is None:
+    place = kept_file(path, report, files)
+    if kept is None or place is None:
         return Recounted()
     drawn = _Drawn(seed=stated.secrets.get("seed"), same=report.versions.get("numpy") == np.__version__)
     kinds = [
@@ -40,7 +42,11 @@ def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
         for item in report.evidence
         if item.method == rates.RECONSTRUCTION and item.quantity.startswith(rates.KIND)
     ]
-    items, wrong = [], []
+    items: list[Evidence] = []
+    try:
+        wrong = [f"{_PROTECTION}: {fault}" for fault in other_bounds(path, report, kept, place)]
+    except InputError as fault:
+        wrong = [f"{_PROTECTION}: its bounds are not those of the plan at hand ({fault})"]
     for item in report.evidence:
         try:
             faults = _faults(item, kept, kinds, drawn)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import parameters_as
 from verify.compare import compare, shown
@@ -89,3 +91,18 @@ def audited_plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any]) 
     settings = parameters_as(AuditParameters, report).secrets or {}
     for name in ("steps", "noise_multiplier"):
         yield from compare(f"its setting {name} of the attack on secrets", settings.get(name), facts.get(name), _PLAN)
+
+
+def other_plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refutes an audit of secrets by a plan that the last training of the model, among ``parents``, did not follow."""
+    tested = [artifact for artifact in report.inputs if artifact.role == "plan"]
+    training = next((parent for parent in parents if parent.step == "retrain"), None)
+    if report.step != "audit" or not tested or training is None:
+        return
+    followed = {artifact.digest for artifact in training.inputs if artifact.role == "plan"}
+    for artifact in tested:
+        if artifact.digest not in followed:
+            reason = (
+                f"it tests a plan, and the report of the model's training names {'another' if followed else 'none'}"
+            )
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)

@@ -44,6 +44,11 @@ def of(parameters: AuditParameters, *evidence: Evidence) -> list[str]:
     return list(misstated_bounds(PrivacyReport(step="audit", created="", versions={}, evidence=evidence), parameters))
 
 
+def test_no_bound_has_an_interval() -> None:
+    for item in found(250, 1.0):
+        assert any("no such bound has one" in fault for fault in of(PLANTED, replace(item, interval="Clopper-Pearson")))
+
+
 def test_genuine_bounds_stand() -> None:
     assert of(SPLIT, *drawn()) == of(PLANTED, *found(250, 1.0)) == []
     assert of(SPLIT, *drawn(reason=ELSEWHERE.removeprefix("not a bound: "))) == []

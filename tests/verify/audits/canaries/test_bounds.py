@@ -34,6 +34,15 @@ def test_only_the_audit_s_own_bound_stands(count: int, mu: float) -> None:
             assert wrong_bound(replace(item, confidence=item.confidence - 0.02)), "another share of the confidence"
 
 
+@pytest.mark.parametrize(("count", "mu"), [(30, 0.0), (250, 1.0), (1001, 3.0)])
+def test_a_bound_is_of_the_guesses_that_give_it(count: int, mu: float) -> None:
+    for item in found(count, mu):
+        others = {int(item.details[f"guesses {i + 1}"]) for i in range(int(item.details["sets"]))} | {count + 1}
+        for other in others - {item.samples["guesses"]}:
+            changed = replace(item, samples={**item.samples, "guesses": other})
+            assert wrong_bound(changed).startswith(f"its {other} guesses do not give it")
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_what_a_bound_on_a_group_says_of_one_record(delta: float) -> None:
     """At delta 0, adding a group of four costs at most four times as much as adding one record."""

@@ -139,8 +139,12 @@ def test_guesses_that_fit_any_noise_leave_no_bound() -> None:
     assert noise.upper is None
     assert "any noise up to 64 times" in noise.reason
     assert list(wrong_noise(report, parameters)) == []
-    other = replace(noise, reason="not bounded: at delta 0 Gaussian noise has none")
-    assert list(wrong_noise(replace(report, evidence=(*report.evidence[:-1], other)), parameters))
+    for other in (
+        replace(noise, reason="not bounded: at delta 0 Gaussian noise has none"),
+        replace(noise, confidence=0.99),
+        replace(noise, samples={"canaries": 7}),
+    ):
+        assert list(wrong_noise(replace(report, evidence=(*report.evidence[:-1], other)), parameters))
 
 
 def test_its_sentence_is_required() -> None:

@@ -107,6 +107,17 @@ def test_a_changed_number_is_noticed_by_the_kept_scores(audited: tuple[Path, Pri
     assert tried >= 30
 
 
+def test_what_a_test_found_is_a_truth_and_no_confidence_is_claimed_without_an_interval(
+    audited: tuple[Path, PrivacyReport],
+) -> None:
+    for index, item in enumerate(audited[1].evidence):
+        if item.quantity.startswith("mean bits"):
+            changed = replace(item, details={**item.details, "detected": 0.5})
+            assert any("neither 0 nor 1" in fault for fault in found_in(audited, index, changed)[0])
+        if item.quantity.startswith("median bits"):
+            assert any("at 0.9" in fault for fault in found_in(audited, index, replace(item, confidence=0.999))[0])
+
+
 def test_a_bound_without_its_counts_is_noticed(audited: tuple[Path, PrivacyReport]) -> None:
     for index, item in enumerate(audited[1].evidence):
         if item.method.startswith("one run"):
