@@ -167,7 +167,7 @@ class _PrefixSearch:
                 tried[0] = current
             spent += count
             losses, margins, logits = _measured(self.model, tried, self.suffix)
-            comes_out = np.all(margins > rounding_margin(logits, self.model.dtype), axis=1)
+            comes_out = np.all(margins > rounding_margin(margins, logits, self.model.dtype), axis=1)
             best_index = int(np.where(comes_out, -np.inf, losses).argmin())
             in_vain += 1
             if losses[best_index] < loss:

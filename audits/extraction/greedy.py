@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 #: Margins within float32 rounding: across batches, and for a text run alone. The latter is relative to the logit if
 #: that exceeds 1.
 _NEAR, _ALONE = 1e-3, 1e-5
-#: The same for formats with less precision, relative to the logit.
-_COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+#: The same for formats with less precision, relative to the largest logit of the text: what is rounded are all numbers
+#: inside the network, so small logits are as far off as large ones. A small Llama's margins were off by up to 2^-6 of it.
+_COARSE = {"bfloat16": 2.0**-5, "float16": 2.0**-8}
 
 
 #: (model, row, suffix) -> the logits [suffix, vocabulary] of the row's last tokens.
@@ -52,9 +53,13 @@ class GreedyMatches:
     rerun: int
 
 
-def rounding_margin(target_logit: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """The margin [...] below which rounding in ``dtype`` may decide; ``target_logit`` [...] is one of the logits."""
-    return np.asarray(np.maximum(_NEAR, _COARSE.get(dtype, _ALONE) * np.abs(target_logit)))
+def rounding_margin(margin: NDArray[Any], target_logit: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The margin [..., 1] below which rounding in ``dtype`` may decide, by the measured ones of a text [..., suffix].
+
+    ``margin`` and ``target_logit`` [..., suffix] are as ``margin_scores`` gives them.
+    """
+    largest = np.maximum(np.abs(target_logit), np.abs(target_logit - margin)).max(axis=-1, keepdims=True)
+    return np.asarray(np.maximum(_NEAR, _COARSE.get(dtype, _ALONE) * largest))
 
 
 def margin_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -82,7 +87,7 @@ def decide(
     Values after the first certain mismatch are ignored. ``workers`` share the texts that must be rerun; ``logits``
     computes their logits if the rows are not plain texts of a causal model.
     """
-    close = rounding_margin(target_logit, model.dtype)
+    close = rounding_margin(margin, target_logit, model.dtype)
     matched = first_true(margin < -close)
     ahead = np.arange(margin.shape[1]) < matched[:, None]
     doubtful = np.flatnonzero((ahead & (np.abs(margin) <= close)).any(axis=1))

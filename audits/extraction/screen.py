@@ -84,7 +84,7 @@ def _score_in_stages(
         scores[:, alive, place : place + values.shape[2]] = values
         margin, target_logit = values.cpu().numpy()
         still_matching = torch.from_numpy(
-            np.flatnonzero(~(margin < -rounding_margin(target_logit, model.dtype)).any(axis=1))
+            np.flatnonzero(~(margin < -rounding_margin(margin, target_logit, model.dtype)).any(axis=1))
         ).to(ids.device)
         if not len(still_matching):
             break

@@ -150,7 +150,7 @@ MISTAKES = [
     (["audit", "scores", "yes.csv"], 3, "yes"),
     (["audit", "scores", "nan.csv"], 3, "nan"),
     (["audit", "scores", "scores.csv", "--score-column", "loss"], 3, "loss"),
-    (["audit", "scores", "scores.csv", "--models"], 3, "remove one"),
+    (["audit", "scores", "scores.csv", "--models"], 3, "remove the column"),
     (["audit", "scores", "scores.csv", "--claim", "1"], 2, "--claim"),
     (["account", "--ledger", "ledger.json", *BUDGET], 3, "noise_multiplier"),
     (["account", "--ledger", "typo.json", *BUDGET], 3, "gausian"),

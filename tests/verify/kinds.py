@@ -175,7 +175,7 @@ def trained(folder: Path) -> dict[str, Kind]:
     policy = {"max_auc": "0.8", "max_extracted": "0.4", "required_steps": "audit", "min_power": "auc=0.75"}
     release = {"beside": (found["dp-sgd"].path,), "model": folder / "dp-sgd"}
     found["audit"] = Kind(path=reports.audited(folder), policy=_USUAL | policy, **release)
-    policy = {"max_disclosed": "0.5", "max_epsilon_lower_bound": "4", "min_power": "epsilon=3"}
+    policy = {"max_disclosed": "0.6", "max_epsilon_lower_bound": "4", "min_power": "epsilon=3"}
     path = reports.of_canaries(folder)
     release = {"beside": (reports.report_of(folder / "with-canaries"),), "model": folder / "with-canaries"}
     found["audit of canaries"] = Kind(path=path, policy=_USUAL | policy, **release)

@@ -142,7 +142,7 @@ def test_a_ledger_file_is_an_input(tmp_path: Path) -> None:
     report.write_text(json.dumps(data))
     found = verify(report, read(report))
     assert found.exit_code is ExitCode.BAD_INPUT
-    assert any("has no digest of it" in verdict.reason for verdict in found.verdicts)
+    assert any("has no digest of each" in verdict.reason for verdict in found.verdicts)
 
 
 def _changed(kind: Kind, **parameters: object) -> Verification:

@@ -77,7 +77,7 @@ def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
 
 
 def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
-    from privctl.train.clipping.gram_program import RESULTS, Fields
+    from privctl.train.clipping.gram_program import RESULTS, GramFields
 
     tensors = [each if each.stride(2) == 1 else each.contiguous() for each in (inputs, *gradients)]
     table = torch.tensor([[each.data_ptr(), each.stride(0), each.stride(1), each.shape[2]] for each in tensors])
@@ -85,7 +85,7 @@ def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
     rows = -(-positions // code.tile.rows) * code.tile.rows
     width = -(-rows // code.tile.lanes) * code.tile.lanes
     results = torch.empty(count, len(gradients), RESULTS, dtype=torch.float64)
-    fields = Fields(table.data_ptr(), len(gradients), positions, rows, width, results.data_ptr())
+    fields = GramFields(table.data_ptr(), len(gradients), positions, rows, width, results.data_ptr())
     run(code.shared, count, fields.scratch_numbers, fields)
     return GramSums(*results.permute(2, 1, 0))
 

@@ -53,7 +53,7 @@ class Tile:
 AVX512, AVX2, OTHER = Tile(16, 4, 4), Tile(8, 6, 2), Tile(4, 6, 2)
 
 
-class Fields(NamedTuple):
+class GramFields(NamedTuple):
     """The part of the array of work after its header.
 
     ``table`` describes the layers' input a (n, T, d) and then each layer's output gradients g (n, T, p), by
@@ -89,7 +89,7 @@ def assembly(tile: Tile) -> str:
 
 
 def _field(builder: ir.IRBuilder, work: ir.Value, name: str, kind: ir.Type = INT) -> ir.Value:
-    return field(builder, work, len(HEADER) + Fields._fields.index(name), kind)
+    return field(builder, work, len(HEADER) + GramFields._fields.index(name), kind)
 
 
 def _squares(module: ir.Module, gram: ir.Function, combine: ir.Function) -> ir.Function:

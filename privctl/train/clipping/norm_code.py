@@ -41,13 +41,13 @@ def norm_sums(inputs: Tensor, gradients: Tensor, *, epsilon: float, centred: boo
 
 
 def _sums(code: SharedCode, inputs: Tensor, gradients: Tensor, epsilon: float, centred: bool) -> tuple[Tensor, Tensor]:
-    from privctl.train.clipping.norm_program import Fields
+    from privctl.train.clipping.norm_program import NormFields
 
     inputs, gradients = (each if each.stride(2) == 1 else each.contiguous() for each in (inputs, gradients))
     count, positions, size = inputs.shape
     weights, biases = (torch.zeros(count, size) for _ in range(2))
     (bits,) = struct.unpack("=q", struct.pack("=d", epsilon))
-    fields = Fields(
+    fields = NormFields(
         inputs.data_ptr(), inputs.stride(0), inputs.stride(1), gradients.data_ptr(), gradients.stride(0),
         gradients.stride(1), positions, size, bits, centred, weights.data_ptr(), biases.data_ptr(),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from privctl.machine_code.building import (
 )
 
 
-class Fields(NamedTuple):
+class NormFields(NamedTuple):
     """The part of the array of work after its header.
 
     ``inputs`` and ``gradients`` are the addresses of tensors (n, T, d) of float32 numbers, each with the distance of
@@ -65,7 +65,7 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
 
     def number(name: str, of: ir.Type = INT) -> ir.Value:
-        return field(builder, work, len(HEADER) + Fields._fields.index(name), of)
+        return field(builder, work, len(HEADER) + NormFields._fields.index(name), of)
 
     inputs, gradients, weights, biases = (
         number(name, POINTER) for name in ("inputs", "gradients", "weights", "biases")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig
 
-from audits.extraction.greedy import GreedyMatches, decide, in_float32, margin_scores
+from audits.extraction.greedy import GreedyMatches, decide, in_float32, margin_scores, rounding_margin
 from audits.extraction.screen import screen
 from audits.scores.forward import Batching, measure_rows, score_rows
 from audits.scores.table import FIELDS
@@ -181,6 +181,23 @@ def test_coarse_formats_are_decided_in_float32(tmp_path: Path) -> None:
     assert coarse.rerun > exact.rerun
     assert [parameter.data_ptr() for parameter in model.network.parameters()] == held
     assert model.dtype == "bfloat16"
+
+
+def test_what_bfloat16_moves_is_within_the_rounding_margin(tmp_path: Path) -> None:
+    """Even of tokens whose logit is near 0, as all numbers in the network are rounded."""
+    model = load_model(save_model(tmp_path), device="cpu")
+    rows, _ = texts(model)
+    model.network.to(torch.bfloat16)
+
+    def measured() -> np.ndarray:
+        return measure_rows(model, rows, margin_scores, 2, last=SUFFIX)[0].reshape(2, len(rows), SUFFIX)
+
+    margin, target_logit = measured()
+    with in_float32(model.network):
+        exact = measured()[0]
+    moved = np.abs(margin - exact)
+    assert (moved <= rounding_margin(margin, target_logit, "bfloat16")).all()
+    assert (moved > 2.0**-7 * np.abs(target_logit)).mean() > 0.1  # its own logit would not bound it
 
 
 @pytest.mark.parametrize(

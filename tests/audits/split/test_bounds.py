@@ -22,7 +22,7 @@ from audits.split.findings import split_findings
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import write_jsonl
 from verify.audits.canaries.guesses import check_guesses
@@ -156,6 +156,8 @@ def report_of(found: Findings) -> PrivacyReport:
         step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
         parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}},
         omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
+        inputs=(Artifact(role="model", path="m/model.safetensors", digest="blake3:0", bytes=9),),
+        outputs=(Artifact(role="scores", path="r.scores.safetensors", digest="blake3:0", bytes=9),),
     )  # fmt: skip
 
 

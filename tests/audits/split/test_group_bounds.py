@@ -30,7 +30,7 @@ from privctl.data.sharing import Sharing
 from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.groups import of_group
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
@@ -76,6 +76,9 @@ def report_of(found: Findings, group_by: str | None) -> PrivacyReport:
         step="audit", created="2020-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
         parameters={"attack": ["loss"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}, **groups,
                     **found.parameters},
+        inputs=(Artifact(role="model", path="m/model.safetensors", digest="blake3:0", bytes=9),),
+        outputs=(Artifact(role="scores", path="r.scores.safetensors", digest="blake3:0", bytes=9),),
+        parents=(ParentReport(path="m", digest="blake3:1"),),
     )  # fmt: skip
 
 

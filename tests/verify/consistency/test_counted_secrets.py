@@ -17,7 +17,7 @@ from verify.run import read, verify
     ("name", "place", "word"),
     [
         ("plan of secrets", ("kinds", "email"), "does not count the secrets of each kind"),
-        ("planned", ("plan", "secrets_checked"), "number of secrets checked"),
+        ("planned", ("plan", "secrets_checked"), "parameter secrets_checked is"),
         ("book of secrets", ("found", "card", "records"), "does not count the secrets of kind 'card'"),
         ("book of secrets", ("found", "email", "secrets"), "does not count the secrets of kind 'email'"),
     ],
