@@ -13,12 +13,22 @@ from typing import Any
 import pytest
 
 from privctl.cli import run
+from privctl.storage.digest import file_digest
 from tests.bytecode import search_path
-from tests.cli.test_gate import OWN, Capture, edit, here
+from tests.cli.test_gate import AUDIT, OWN, Capture, edit, here
 
 __all__ = ["here"]
 
 Change = Callable[[dict[str, Any]], object]
+
+
+def test_an_audit_of_weights_that_no_report_wrote(here: Path, capsys: Capture) -> None:
+    edit(OWN, lambda d: d["outputs"][2].update(digest="blake3:" + "0" * 64))
+    edit(AUDIT, lambda d: d["parents"][0].update(digest=file_digest(Path(OWN))))
+    assert run(["gate", OWN, AUDIT, "--max-epsilon", "3"]) == 1
+    stdout = " ".join(capsys.readouterr().out.split())
+    for words in ("no report given says how", "are not those that the ranks that it kept name"):
+        assert words in stdout
 
 
 @pytest.mark.parametrize(
