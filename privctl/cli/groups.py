@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import cleandoc
@@ -12,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from privctl.cli.configured import apply_settings
+from privctl.cli.options import OnceOption
 from privctl.cli.unknown_options import options_of_files
 
 
@@ -87,12 +89,21 @@ class WithRareOptions(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``args``. The error for surplus arguments names the options that take files."""
         try:
+            self._require_once(ctx, args)
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             options = options_of_files(self) if str(error.message).startswith("Got unexpected extra") else ""
             if not options:
                 raise
             raise click.UsageError(f"{error.message}; files are given by options, such as {options}", ctx) from None
+
+    def _require_once(self, ctx: click.Context, args: list[str]) -> None:
+        if ctx.resilient_parsing or not any(isinstance(param, OnceOption) for param in self.params):
+            return
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for param, count in Counter(given).items():
+            if isinstance(param, OnceOption) and count > 1:
+                raise click.UsageError(f"{param.opts[0]} was given {count} times; give it once", ctx)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's parameters, then ``--help`` and ``--help-all``."""

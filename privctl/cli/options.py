@@ -96,6 +96,10 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 DATA_PATHS: Mapping[str, Any] = {"type": click.Path(), "multiple": True, "callback": _joined}
 
 
+class OnceOption(click.Option):
+    """An option that may be given once: a second value would replace the first, which nobody would notice."""
+
+
 class AliasedOption(click.Option):
     """An option that is also accepted as ``alias``, a spelling that help, completion and error messages leave out.
 

@@ -17,6 +17,7 @@ from privctl.cli.options import (
     TEXT_COLUMN,
     AliasedOption,
     Command,
+    OnceOption,
     common,
     data_option,
     force,
@@ -131,7 +132,7 @@ _CANARIES: tuple[Decorator, ...] = (
         help="Rank among all possible secrets; by default if cheap.",
     ),
 )  # fmt: skip
-CLAIM = click.option("--claim", metavar="EPS,DELTA", help="Claimed (epsilon, delta) to test.")
+CLAIM = click.option("--claim", cls=OnceOption, metavar="EPS,DELTA", help="Claimed (epsilon, delta) to test.")
 DELTA = click.option("--delta", type=BELOW_ONE, metavar="D", help="Delta of the bound; by default that of the claim.")
 QUERIES: tuple[Decorator, ...] = (
     click.option(
