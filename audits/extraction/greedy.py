@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 #: that exceeds 1.
 _NEAR, _ALONE = 1e-3, 1e-5
 #: The same for formats with less precision, relative to the largest logit of the text: what is rounded are all numbers
-#: inside the network, so small logits are as far off as large ones. A small Llama's margins were off by 2^-6 of it.
-_COARSE = {"bfloat16": 2.0**-5, "float16": 2.0**-8}
+#: inside the network, so small logits are as far off as large ones. A small Llama's margins were off by up to 2^-5.4
+#: and 2^-8.4 of it.
+_COARSE = {"bfloat16": 2.0**-4, "float16": 2.0**-7}
 
 
 #: (model, row, suffix) -> the logits [suffix, vocabulary] of the row's last tokens.

@@ -49,6 +49,13 @@ def shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Seque
     return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
+def broadcast(builder: ir.IRBuilder, number: ir.Value, lanes: int) -> ir.Value:
+    """A vector with ``number`` in all ``lanes``."""
+    empty = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    one = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
+    return shuffled(builder, one, empty, [0] * lanes)
+
+
 def multiply_add(module: ir.Module, lanes: int) -> ir.Function:
     """The function (x, y, z) -> x y + z of registers, rounded once or twice."""
     kind = vector(lanes)
@@ -91,8 +98,14 @@ def loop(
     return carried
 
 
-def field(builder: ir.IRBuilder, work: ir.Value, place: int, kind: ir.Type = INT) -> ir.Value:
-    """Integer number ``place`` of an array of work, or the number of another ``kind`` with its bits."""
+def field(
+    builder: ir.IRBuilder, work: ir.Value, name: str, fields: Sequence[str] = (), kind: ir.Type = INT
+) -> ir.Value:
+    """The integer ``name`` of an array of work, which has the ``HEADER`` and then these ``fields``.
+
+    With another ``kind``, the address or the number that has its bits.
+    """
+    place = (*HEADER, *fields).index(name)
     value = builder.load(at(builder, work, integer(place), INT), typ=INT)
     if kind == POINTER:
         return builder.inttoptr(value, POINTER)
@@ -108,10 +121,10 @@ def define_share(module: ir.Module, work_on: ir.Function) -> None:
     (work,) = function.args
     builder = ir.IRBuilder(function.append_basic_block())
     asked = ir.FunctionType(ir.IntType(32), []).as_pointer()
-    addresses = (field(builder, work, HEADER.index(name)) for name in ("thread_number", "team_size"))
+    addresses = (field(builder, work, name) for name in ("thread_number", "team_size"))
     thread, team = (builder.zext(builder.call(builder.inttoptr(each, asked), []), INT) for each in addresses)
-    examples, scratch_numbers = (field(builder, work, HEADER.index(name)) for name in ("examples", "scratch_numbers"))
-    scratch = field(builder, work, HEADER.index("scratch"), POINTER)
+    examples, scratch_numbers = (field(builder, work, name) for name in ("examples", "scratch_numbers"))
+    scratch = field(builder, work, "scratch", kind=POINTER)
     first, last = (
         builder.udiv(builder.mul(examples, share), team) for share in (thread, builder.add(thread, integer(1)))
     )

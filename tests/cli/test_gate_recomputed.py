@@ -22,8 +22,12 @@ __all__ = ["here"]
 Change = Callable[[dict[str, Any]], object]
 
 
-def test_an_audit_of_weights_that_no_report_wrote(here: Path, capsys: Capture) -> None:
-    edit(OWN, lambda d: d["outputs"][2].update(digest="blake3:" + "0" * 64))
+@pytest.mark.parametrize(
+    "change",
+    [lambda d: d.update(outputs=[]), lambda d: d["outputs"][2].update(digest="blake3:" + "0" * 64)],
+)
+def test_an_audit_of_weights_that_no_report_wrote(here: Path, capsys: Capture, change: Change) -> None:
+    edit(OWN, change)
     edit(AUDIT, lambda d: d["parents"][0].update(digest=file_digest(Path(OWN))))
     assert run(["gate", OWN, AUDIT, "--max-epsilon", "3"]) == 1
     stdout = " ".join(capsys.readouterr().out.split())

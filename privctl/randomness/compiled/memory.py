@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from llvmlite import ir
+from typing import TYPE_CHECKING
 
 from privctl.machine_code import building
 from privctl.machine_code.building import integer, load
 from privctl.randomness.compiled.lanes import INT, LANES, Lanes
+
+if TYPE_CHECKING:
+    from llvmlite import ir
 
 
 def words(builder: ir.IRBuilder, array: ir.Value, place: ir.Value) -> Lanes:
@@ -18,9 +20,7 @@ def words(builder: ir.IRBuilder, array: ir.Value, place: ir.Value) -> Lanes:
 
 def broadcast(builder: ir.IRBuilder, number: ir.Value) -> Lanes:
     """A vector with ``number`` in all lanes."""
-    empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
-    one = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
-    return Lanes(builder, builder.shuffle_vector(one, empty, ir.Constant(INT, [0] * LANES)))
+    return Lanes(builder, building.broadcast(builder, number, LANES))
 
 
 def loop(builder: ir.IRBuilder, groups: ir.Value, body: Callable[[ir.Value], None]) -> None:

@@ -15,7 +15,6 @@ from llvmlite import ir
 from privctl.machine_code.building import (
     DOUBLE,
     FLOAT,
-    HEADER,
     INT,
     POINTER,
     at,
@@ -88,16 +87,15 @@ def assembly(tile: Tile) -> str:
     return str(module)
 
 
-def _field(builder: ir.IRBuilder, work: ir.Value, name: str, kind: ir.Type = INT) -> ir.Value:
-    return field(builder, work, len(HEADER) + GramFields._fields.index(name), kind)
-
-
 def _squares(module: ir.Module, gram: ir.Function, combine: ir.Function) -> ir.Function:
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "squares")
     work, first, last, scratch = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    layers, positions, rows, width = (_field(builder, work, name) for name in ("layers", "positions", "rows", "width"))
-    table, results = (_field(builder, work, name, POINTER) for name in ("table", "results"))
+    fields = GramFields._fields
+    layers, positions, rows, width = (
+        field(builder, work, name, fields) for name in ("layers", "positions", "rows", "width")
+    )
+    table, results = (field(builder, work, name, fields, POINTER) for name in ("table", "results"))
     second = at(builder, scratch, builder.mul(rows, width), FLOAT)
 
     def gram_of(tensor: ir.Value, example: ir.Value, out: ir.Value) -> None:

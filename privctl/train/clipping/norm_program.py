@@ -10,10 +10,10 @@ from llvmlite import ir
 from privctl.machine_code.building import (
     DOUBLE,
     FLOAT,
-    HEADER,
     INT,
     POINTER,
     at,
+    broadcast,
     define_share,
     field,
     integer,
@@ -65,7 +65,7 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
 
     def number(name: str, of: ir.Type = INT) -> ir.Value:
-        return field(builder, work, len(HEADER) + NormFields._fields.index(name), of)
+        return field(builder, work, name, NormFields._fields, of)
 
     inputs, gradients, weights, biases = (
         number(name, POINTER) for name in ("inputs", "gradients", "weights", "biases")
@@ -91,7 +91,7 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
                 return [builder.fadd(carried[0], load(builder, x, place, kind))]
 
             (total,) = loop(builder, integer(0), averaged, lanes, values, [zeros(lanes)])
-            mean = _broadcast(builder, builder.fdiv(_total(builder, total), count), lanes)
+            mean = broadcast(builder, builder.fdiv(_total(builder, total), count), lanes)
 
             def squares(place: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 deviation = builder.fsub(load(builder, x, place, kind), mean)
@@ -100,7 +100,7 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
             (total,) = loop(builder, integer(0), size, lanes, squares, [zeros(lanes)])
             variance = builder.fadd(builder.fdiv(_total(builder, total), count), epsilon)
             inverse = builder.fdiv(ir.Constant(FLOAT, 1.0), builder.call(sqrt, [variance]))
-            scale = _broadcast(builder, inverse, lanes)
+            scale = broadcast(builder, inverse, lanes)
 
             def products(place: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 gradient = load(builder, g, place, kind)
@@ -129,9 +129,3 @@ def _total(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
         halves = (shuffled(builder, value, value, range(start, start + lanes)) for start in (0, lanes))
         value = builder.fadd(*halves)
     return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
-
-
-def _broadcast(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
-    empty = ir.Constant(vector(lanes), ir.Undefined)
-    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return shuffled(builder, one, empty, [0] * lanes)

@@ -183,11 +183,12 @@ def test_coarse_formats_are_decided_in_float32(tmp_path: Path) -> None:
     assert model.dtype == "bfloat16"
 
 
-def test_what_bfloat16_moves_is_within_the_rounding_margin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_coarse_formats_move_is_within_the_rounding_margin(dtype: torch.dtype, tmp_path: Path) -> None:
     """Even of tokens whose logit is near 0, as all numbers in the network are rounded."""
     model = load_model(save_model(tmp_path), device="cpu")
     rows, _ = texts(model)
-    model.network.to(torch.bfloat16)
+    model.network.to(dtype)
 
     def measured() -> np.ndarray:
         return measure_rows(model, rows, margin_scores, 2, last=SUFFIX)[0].reshape(2, len(rows), SUFFIX)
@@ -196,8 +197,9 @@ def test_what_bfloat16_moves_is_within_the_rounding_margin(tmp_path: Path) -> No
     with in_float32(model.network):
         exact = measured()[0]
     moved = np.abs(margin - exact)
-    assert (moved <= rounding_margin(margin, target_logit, "bfloat16")).all()
-    assert (moved > 2.0**-7 * np.abs(target_logit)).mean() > 0.1  # its own logit would not bound it
+    assert (moved <= rounding_margin(margin, target_logit, model.dtype) / 2).all()
+    own = {"bfloat16": 2.0**-7, "float16": 2.0**-10}[model.dtype] * np.abs(target_logit)
+    assert (moved > own).mean() > 0.1  # the token's own logit would not bound it
 
 
 @pytest.mark.parametrize(
