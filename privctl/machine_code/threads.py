@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
     from privctl.machine_code.compiling import CompiledModule
+
+Code = TypeVar("Code")
 
 #: What OpenMP tells a thread: its number, and the size of its team.
 _OPENMP = ("omp_get_thread_num", "omp_get_num_threads")
@@ -32,6 +34,15 @@ class SharedCode:
         """The code of ``module`` whose first function has this ``name``."""
         work_on = module.function(name, None, [_ADDRESS, _COUNT, _COUNT, _ADDRESS])
         return cls(work_on, module.function("share", None, [_ADDRESS]), module)
+
+
+def tested(compiled: Callable[[], Code], is_right: Callable[[Code], bool]) -> Code | None:
+    """What ``compiled`` gives; None without llvmlite, if LLVM cannot compile it, or if it is not right."""
+    try:
+        code = compiled()
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return code if is_right(code) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from privctl.machine_code.threads import SharedCode, can_share, run
+from privctl.machine_code.threads import SharedCode, can_share, run, tested
 
 if TYPE_CHECKING:
     from privctl.train.clipping.gram_program import Tile
@@ -92,23 +92,17 @@ def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
 
 @cache
 def _tested_code() -> _Code | None:
-    """The compiled code; None if llvmlite is not installed, or if the code cannot be compiled or fails its test."""
-    try:
-        from privctl.machine_code.compiling import processor_features
-        from privctl.train.clipping import gram_program
-    except ImportError:
-        return None
+    return tested(_compiled, _is_right)
+
+
+def _compiled() -> _Code:
+    from privctl.machine_code.compiling import processor_features
+    from privctl.train.clipping import gram_program
+
     features = processor_features()
-    tile = gram_program.OTHER
     if "avx512f" in features:
-        tile = gram_program.AVX512
-    elif {"avx2", "fma"} <= features:
-        tile = gram_program.AVX2
-    try:
-        code = _Code.of(tile)
-    except (RuntimeError, OSError):
-        return None
-    return code if _is_right(code) else None
+        return _Code.of(gram_program.AVX512)
+    return _Code.of(gram_program.AVX2 if {"avx2", "fma"} <= features else gram_program.OTHER)
 
 
 def _is_right(code: _Code) -> bool:

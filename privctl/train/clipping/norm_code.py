@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privctl.machine_code.threads import SharedCode, can_share, run
+from privctl.machine_code.threads import SharedCode, can_share, run, tested
 
 #: An example with fewer numbers takes torch's operations: tests of networks compile nothing.
 _LEAST_NUMBERS = 1 << 13
@@ -57,18 +57,16 @@ def _sums(code: SharedCode, inputs: Tensor, gradients: Tensor, epsilon: float, c
 
 @cache
 def _tested_code() -> tuple[SharedCode, int] | None:
-    """The compiled code and its lanes; None without llvmlite, or if the code cannot be compiled or fails its test."""
-    try:
-        from privctl.machine_code.compiling import CompiledModule, processor_features
-        from privctl.train.clipping import norm_program
-    except ImportError:
-        return None
+    """The code and the lanes of its registers."""
+    return tested(_compiled, lambda compiled: _is_right(compiled[0]))
+
+
+def _compiled() -> tuple[SharedCode, int]:
+    from privctl.machine_code.compiling import CompiledModule, processor_features
+    from privctl.train.clipping.norm_program import assembly
+
     lanes = 16 if "avx512f" in processor_features() else 8
-    try:
-        code = SharedCode.of(CompiledModule(norm_program.assembly(lanes)), "sums")
-    except (RuntimeError, OSError):
-        return None
-    return (code, lanes) if _is_right(code) else None
+    return SharedCode.of(CompiledModule(assembly(lanes)), "sums"), lanes
 
 
 def _is_right(code: SharedCode) -> bool:
