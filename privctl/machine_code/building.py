@@ -63,6 +63,18 @@ def multiply_add(module: ir.Module, lanes: int) -> ir.Function:
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(kind, [kind] * 3), name)
 
 
+def prefetching(module: ir.Module) -> Callable[[ir.IRBuilder, ir.Value], None]:
+    """What emits a request for the cache line of an address; any address is allowed."""
+    flag = ir.IntType(32)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, *[flag] * 3]), "llvm.prefetch.p0")
+    read, keep, data = (ir.Constant(flag, number) for number in (0, 3, 1))
+
+    def emit(builder: ir.IRBuilder, address: ir.Value) -> None:
+        builder.call(function, [address, read, keep, data])
+
+    return emit
+
+
 def internal(module: ir.Module, name: str, arguments: list[ir.Type]) -> ir.Function:
     """A new function without a result that only this module calls."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)

@@ -18,6 +18,7 @@ from privctl.machine_code.building import (
     INT,
     POINTER,
     at,
+    broadcast,
     define_share,
     field,
     integer,
@@ -25,13 +26,17 @@ from privctl.machine_code.building import (
     load,
     loop,
     multiply_add,
+    prefetching,
     shuffled,
+    store,
     vector,
     zeros,
 )
 
 #: Numbers that describe a tensor in the table that ``squares`` reads.
 ENTRIES = 4
+#: Lanes of the parts of a register that shuffles are fast within.
+_SEGMENT = 4
 #: Results for each example and layer.
 RESULTS = 4
 
@@ -125,14 +130,14 @@ def _squares(module: ir.Module, gram: ir.Function, combine: ir.Function) -> ir.F
 
 
 def _gram(module: ir.Module, tile: Tile) -> ir.Function:
-    """Define ``gram(values, positions, size, step, width, out)``: the lower triangle, with zeros to its right.
+    """Define ``gram(values, positions, size, step, width, out)``: the lower triangle.
 
-    Rows beyond ``positions``, up to whole tiles, are undefined.
+    Entries above the diagonal, and rows beyond ``positions``, are undefined.
     """
     function = internal(module, "gram", [POINTER, INT, INT, INT, INT, POINTER])
     values, positions, size, step, width, out = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    fused = multiply_add(module, tile.lanes)
+    fused, fetch = multiply_add(module, tile.lanes), prefetching(module)
     last = builder.sub(positions, integer(1))
 
     def row(index: ir.Value) -> ir.Value:
@@ -145,10 +150,15 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
 
         def of_tile(start: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
             right = [row(builder.add(start, integer(j))) for j in range(tile.columns)]
+            # One of the next rows, another in each tile, on its way from memory; beyond the last, of the next example.
+            turn = builder.urem(builder.udiv(start, integer(tile.columns)), integer(tile.rows))
+            ahead = builder.add(builder.add(top, integer(tile.rows)), turn)
+            coming = at(builder, values, builder.mul(ahead, step), FLOAT)
 
             def products(feature: ir.Value, sums: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 others = [load(builder, address, feature, vector(tile.lanes)) for address in right]
                 ours = [load(builder, address, feature, vector(tile.lanes)) for address in left]
+                fetch(builder, at(builder, coming, feature, FLOAT))
                 pairs = [(one, other) for one in ours for other in others]
                 return [builder.call(fused, [*pair, total]) for pair, total in zip(pairs, sums, strict=True)]
 
@@ -161,10 +171,8 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
             for i in range(tile.rows):
                 lanes = [(i * tile.columns + j) % tile.lanes for j in range(tile.columns)]
                 entry = entries[i * tile.columns // tile.lanes]
-                own_row = builder.add(top, integer(i))
-                found = _below_diagonal(builder, shuffled(builder, entry, entry, lanes), own_row, start)
-                place = builder.add(builder.mul(own_row, width), start)
-                builder.store(found, at(builder, out, place, FLOAT), align=4)
+                place = builder.add(builder.mul(builder.add(top, integer(i)), width), start)
+                store(builder, out, place, shuffled(builder, entry, entry, lanes))
             return ()
 
         loop(builder, integer(0), builder.add(top, integer(tile.rows)), tile.columns, of_tile)
@@ -176,7 +184,7 @@ def _gram(module: ir.Module, tile: Tile) -> ir.Function:
 
 
 def _combine(module: ir.Module, tile: Tile) -> ir.Function:
-    """Define ``combine(one, other, positions, width, results)`` of two Gram matrices; see ``assembly``."""
+    """Define ``combine(one, other, positions, width, results)`` of two lower triangles; see ``assembly``."""
     function = internal(module, "combine", [POINTER, POINTER, INT, INT, POINTER])
     one, other, positions, width, results = function.args
     builder = ir.IRBuilder(function.append_basic_block())
@@ -191,7 +199,11 @@ def _combine(module: ir.Module, tile: Tile) -> ir.Function:
 
         def products(column: ir.Value, sums: Sequence[ir.Value]) -> Sequence[ir.Value]:
             place = builder.add(start, column)
-            pair = [load(builder, matrix, place, vector(tile.lanes)) for matrix in (one, other)]
+            kept = _up_to(builder, row, column, tile.lanes)
+            pair = [
+                builder.select(kept, load(builder, matrix, place, vector(tile.lanes)), zeros(tile.lanes))
+                for matrix in (one, other)
+            ]
             return [builder.call(fused, [*pair, sums[0]])]
 
         (found,) = loop(
@@ -226,26 +238,30 @@ def _combine(module: ir.Module, tile: Tile) -> ir.Function:
 
 
 def _folded(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
-    """One vector with the sum of each of ``vectors``, which are as many as they have lanes."""
-    lanes, width = len(vectors), 1
-    while len(vectors) > 1:
-        even = [
-            source + start + i for start in range(0, lanes, 2 * width) for source in (0, lanes) for i in range(width)
-        ]
-        odd = [lane + width for lane in even]
-        vectors = [
-            builder.fadd(shuffled(builder, *pair, even), shuffled(builder, *pair, odd))
+    """One vector with the sum of each of ``vectors``, which are as many as they have lanes.
+
+    A processor takes an operation for each of these shuffles: they move numbers within segments, or whole segments.
+    """
+    lanes = len(vectors)
+
+    def summed(low: Sequence[int], distance: int) -> list[ir.Value]:
+        """Of each pair, the ``low`` lanes plus those ``distance`` beyond."""
+        high = [lane + distance for lane in low]
+        return [
+            builder.fadd(shuffled(builder, *pair, low), shuffled(builder, *pair, high))
             for pair in zip(vectors[::2], vectors[1::2], strict=True)
         ]
-        width *= 2
+
+    starts = range(0, lanes, _SEGMENT)
+    vectors = summed([s + source + i for s in starts for i in range(2) for source in (0, lanes)], 2)
+    vectors = summed([s + source + i for s in starts for source in (0, lanes) for i in range(2)], 2)
+    while len(vectors) > 1:
+        even = range(0, 2 * lanes, 2 * _SEGMENT)
+        vectors = summed([s + i for s in even for i in range(_SEGMENT)], _SEGMENT)
     return vectors[0]
 
 
-def _below_diagonal(builder: ir.IRBuilder, entries: ir.Value, row: ir.Value, start: ir.Value) -> ir.Value:
-    """The ``entries`` of a ``row``, from column ``start`` on, with zeros above the diagonal."""
-    count = entries.type.count
-    kept = ir.Constant(ir.VectorType(ir.IntType(1), count), ir.Undefined)
-    for i in range(count):
-        inside = builder.icmp_unsigned("<=", builder.add(start, integer(i)), row)
-        kept = builder.insert_element(kept, inside, ir.Constant(ir.IntType(32), i))
-    return builder.select(kept, entries, ir.Constant(entries.type, [0.0] * count))
+def _up_to(builder: ir.IRBuilder, row: ir.Value, start: ir.Value, lanes: int) -> ir.Value:
+    """Which of the ``lanes`` columns from ``start`` on are not beyond the diagonal in this ``row``."""
+    places = ir.Constant(ir.VectorType(INT, lanes), list(range(lanes)))
+    return builder.icmp_unsigned("<=", places, broadcast(builder, builder.sub(row, start), lanes))

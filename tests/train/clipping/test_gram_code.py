@@ -11,6 +11,8 @@ from torch import Tensor
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
+from llvmlite import ir
+
 from privctl.machine_code import threads
 from privctl.train.clipping import gram, gram_code, gram_program
 from privctl.train.clipping.factors import GRAM_ERROR
@@ -116,8 +118,12 @@ def test_norms_of_layers_use_the_code_where_it_suits(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("untested")
 def test_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles at the diagonal that keep what is above it, which then counts twice."""
-    monkeypatch.setattr(gram_program, "_below_diagonal", lambda builder, entries, row, start: entries)
+    """Columns beyond the diagonal are not left out, and then count twice."""
+    monkeypatch.setattr(
+        gram_program,
+        "_up_to",
+        lambda builder, row, start, lanes: ir.Constant(ir.VectorType(ir.IntType(1), lanes), [1] * lanes),
+    )
     assert gram_code._tested_code() is None
     assert not suits_code(torch.randn(2, 64, 256), [torch.randn(2, 64, 256)])
 
