@@ -364,7 +364,9 @@ class PerExample:
         factors = clipping_factors(clipping, [sum_squares(every, names) for names in self._groups])
         scales: dict[str, Tensor] = {}
         for names, factor in zip(self._groups, factors, strict=True):
-            scales |= dict.fromkeys(names, factor * weight)
+            scale = factor * weight
+            single = scale.float()  # once for all parameters, most of which are float32
+            scales |= {n: single if self.trainable[n].dtype == torch.float32 else scale for n in names}
         return scales, torch.stack(factors).amin(0) < 1
 
     def _add(self, passed: Pass, scales: Mapping[str, Tensor] | None) -> None:

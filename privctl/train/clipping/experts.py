@@ -128,7 +128,7 @@ class OuterOfTokens:
         """Add the weighted sum to ``total``."""
         inputs, gradients = operand(self.inputs), operand(self.gradients)
         left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
-        smaller, scale = left.shape[1] < right.shape[1], factors[self.tokens.example]
+        smaller, scale = left.shape[1] < right.shape[1], factors[self.tokens.example, None]
         return add_product(total, left, right, left_scaled=smaller, scale=scale, fresh=fresh)
 
     def bias(self) -> Dense:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from privctl.train.clipping.factors import GRAM_ERROR
-from privctl.train.clipping.gram_code import GramSums, gram_sums, suits_code
+from privctl.train.clipping.gram_code import gram_sums, suits_code
 from privctl.train.clipping.products import batched_product, operand
 from privctl.train.clipping.terms import Squares, chunk_bytes, chunks, on_gpu
 
@@ -27,17 +28,31 @@ _TINY = 2.0**-126
 
 def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
     """Squared norms for the layers that read one input (n, T, d), from their output gradients (n, T, p)."""
+    return squares_of_groups([(inputs, gradients)])[0]
+
+
+def squares_of_groups(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> list[list[Squares]]:
+    """As ``outer_squares`` for each of several groups of layers; what follows the sums is done for all at once."""
+    sums = [layer for inputs, gradients in groups for layer in _all_sums(inputs, gradients).unbind(1)]
+    sizes = [(*inputs.shape[1:], each.shape[2]) for inputs, gradients in groups for each in gradients]
+    found: dict[int, Squares] = {}
+    for size in dict.fromkeys(sizes):
+        places = [place for place, each in enumerate(sizes) if each == size]
+        square, lengths, of_inputs, of_gradients = torch.stack([sums[place] for place in places], 1)
+        slack = gram_slack(lengths, of_inputs, of_gradients, size)
+        found |= dict(zip(places, map(Squares, square.clamp(min=0), slack), strict=True))
+    in_order = (found[place] for place in range(len(sizes)))
+    return [list(islice(in_order, len(gradients))) for _, gradients in groups]
+
+
+def _all_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """See ``gram_sums``; computed for a few examples at a time."""
     block = _block(inputs)
     parts = [
         _sums(operand(inputs[rows]), [operand(g[rows]) for g in gradients], block)
         for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block), chunk_bytes(inputs))
     ]
-    sums = GramSums(*(torch.cat(column, dim=1) for column in zip(*parts, strict=True)))
-    positions, features = inputs.shape[1:]
-    return [
-        Squares(square.clamp(min=0), gram_slack(lengths, of_inputs, of_gradients, (positions, features, g.shape[2])))
-        for g, square, lengths, of_inputs, of_gradients in zip(gradients, *sums, strict=True)
-    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def gram_slack(lengths: Tensor, inputs: Tensor, gradients: Tensor, sizes: tuple[int, int, int]) -> Tensor:
@@ -62,16 +77,16 @@ def _block(inputs: Tensor) -> int:
     return min(LONGEST_BLOCK, max(SHORTEST_BLOCK, -(-inputs.shape[1] // BLOCKS)))
 
 
-def _sums(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> GramSums:
+def _sums(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> Tensor:
     if suits_code(inputs, gradients):
         return gram_sums(inputs, gradients)
     return _sums_by_torch(inputs, gradients, block)
 
 
-def _sums_by_torch(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> GramSums:
+def _sums_by_torch(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> Tensor:
     """As ``gram_sums``, from rows of Gram matrices, ``block`` of them at a time."""
-    shape = (len(gradients), len(inputs))
-    square, lengths, of_inputs, of_gradients = inputs.new_zeros((4, *shape), dtype=torch.float64)
+    sums = inputs.new_zeros((4, len(gradients), len(inputs)), dtype=torch.float64)
+    square, lengths, of_inputs, of_gradients = sums
     for start in range(0, inputs.shape[1], block):
         stop = min(start + block, inputs.shape[1])
         gram = _gram_rows(inputs, start, stop)
@@ -85,7 +100,7 @@ def _sums_by_torch(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> G
             of_gradients[i] += gradient_lengths.sum(1)
             lengths[i] += (input_lengths * gradient_lengths).sum(1)
             square[i] += product.mul_(gram).sum((1, 2))
-    return GramSums(square, lengths, of_inputs, of_gradients)
+    return sums
 
 
 def _lengths(gram_rows: Tensor, start: int) -> Tensor:

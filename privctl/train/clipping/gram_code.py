@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,15 +27,6 @@ _MOST_POSITIONS = 256
 _TOLERANCE = 2.0**-21
 #: Positions and features of the self-test: rows beyond whole tiles, and several registers.
 _TESTED = (3, 70, 32, (48, 64))
-
-
-class GramSums(NamedTuple):
-    """For each layer and example, float64: the squared norm, and sums over positions of |a| |g|, |a| and |g|."""
-
-    square: Tensor
-    lengths: Tensor
-    of_inputs: Tensor
-    of_gradients: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +60,17 @@ def suits_code(inputs: Tensor, gradients: Sequence[Tensor]) -> bool:
     return code is not None and not any(size % code.tile.lanes for size in sizes)
 
 
-def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
-    """The sums (layers, n) for layers that read one input (n, T, d), from their output gradients (n, T, p)."""
+def gram_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Sums (4, layers, n) float64 for layers that read one input a (n, T, d), from output gradients g (n, T, p).
+
+    The four are the squared norm, and sums over positions of |a| |g|, |a| and |g|.
+    """
     code = _tested_code()
     assert code is not None  # suits_code was asked
     return _sums(code, inputs, gradients)
 
 
-def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
+def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     from privctl.train.clipping.gram_program import RESULTS, GramFields
 
     tensors = [each if each.stride(2) == 1 else each.contiguous() for each in (inputs, *gradients)]
@@ -87,7 +81,7 @@ def _sums(code: _Code, inputs: Tensor, gradients: Sequence[Tensor]) -> GramSums:
     results = torch.empty(count, len(gradients), RESULTS, dtype=torch.float64)
     fields = GramFields(table.data_ptr(), len(gradients), positions, rows, width, results.data_ptr())
     run(code.shared, count, fields.scratch_numbers, fields)
-    return GramSums(*results.permute(2, 1, 0))
+    return results.permute(2, 1, 0)
 
 
 @cache
@@ -116,11 +110,6 @@ def _is_right(code: _Code) -> bool:
         squares.append(torch.bmm(gradient.double().mT, inputs.double()).square().sum((1, 2)))
         lengths.append((of_inputs * gradient.double().norm(dim=2)).sum(1))
     of_gradients = torch.stack([gradient.double().norm(dim=2).sum(1) for gradient in gradients])
-    expected = GramSums(
-        torch.stack(squares), torch.stack(lengths), of_inputs.sum(1).expand_as(of_gradients), of_gradients
-    )
-    scales = (expected.lengths.square(), *expected[1:])
-    return all(
-        bool(((found - right).abs() <= _TOLERANCE * scale).all())
-        for found, right, scale in zip(_sums(code, inputs, gradients), expected, scales, strict=True)
-    )
+    sums = (torch.stack(lengths), of_inputs.sum(1).expand_as(of_gradients), of_gradients)
+    expected, scales = torch.stack([torch.stack(squares), *sums]), torch.stack([sums[0].square(), *sums])
+    return bool(((_sums(code, inputs, gradients) - expected).abs() <= _TOLERANCE * scales).all())

@@ -43,10 +43,10 @@ class Outer:
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
-        scale = factors[:, None].expand(-1, self.inputs.shape[1]).reshape(-1)
-        inputs, gradients = operand(self.inputs).flatten(0, 1), operand(self.gradients).flatten(0, 1)
+        inputs, gradients = operand(self.inputs), operand(self.gradients)
         left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
-        return add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
+        smaller, scale = left.shape[2] < right.shape[2], factors[:, None, None]
+        return add_product(total, left, right, left_scaled=smaller, scale=scale, fresh=fresh)
 
 
 def forming_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
@@ -73,11 +73,12 @@ def without_zeros(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     This happens in the last layers of a classifier that reads one token. Dropped positions add nothing to any gradient.
     Only on a CPU, as counting zeros on a GPU waits for it.
     """
-    count, positions = gradients.shape[:2]
+    positions = gradients.shape[1]
     if on_gpu(gradients) or gradients.device.type != "cpu" or gradients.numel() == 0:
         return inputs, gradients
-    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # a quick test on one feature
-        return inputs, gradients
+    for some in (gradients[:1, :, 0], gradients[..., 0]):  # quick tests on one feature, first of one example
+        if 2 * int(torch.count_nonzero(some)) > some.numel():
+            return inputs, gradients
     used = (gradients.amax(2) != 0) | (gradients.amin(2) != 0)
     kept = max(1, int(used.sum(1).max()))
     if 2 * kept > positions:

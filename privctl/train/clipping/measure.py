@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 from privctl.train.clipping.embedding import Lookup, cross
-from privctl.train.clipping.gram import outer_squares
+from privctl.train.clipping.gram import squares_of_groups
 from privctl.train.clipping.linear import Outer, forming_is_cheaper
-from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunk_bytes, chunks, memory_key, squared_lengths
+from privctl.train.clipping.terms import (
+    Dense,
+    GradientTerm,
+    Squares,
+    chunk_bytes,
+    chunks,
+    dense_squares,
+    memory_key,
+    squared_lengths,
+)
 
 
 def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[str, Squares]:
@@ -24,23 +33,31 @@ def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[st
     merged = {name: merge(uses) for name, uses in terms.items()}
     squares: dict[str, Squares] = {}
     by_gram: dict[str, Outer] = {}
+    dense: dict[str, Dense] = {}
     for name, uses in merged.items():
         match uses:
             case [Outer() as term] if not _is_cheaper_formed(term):
                 by_gram[name] = term
+            case [Dense() as term]:
+                dense[name] = term
             case _:
                 squares[name] = squares_of(uses)
-    alone: dict[str, Outer] = {}
-    for names in _grouped({name: term.inputs for name, term in by_gram.items()}):
-        if len(names) == 1:
-            alone[names[0]] = by_gram[names[0]]
-        else:
-            gradients = [by_gram[name].gradients for name in names]
-            squares |= dict(zip(names, outer_squares(by_gram[names[0]].inputs, gradients), strict=True))
-    for names in _grouped({name: term.gradients for name, term in alone.items()}):
-        inputs = [alone[name].inputs for name in names]
-        squares |= dict(zip(names, outer_squares(alone[names[0]].gradients, inputs), strict=True))
-    return squares
+    return squares | dict(zip(dense, dense_squares(dense.values()), strict=True)) | _squares_by_gram(by_gram)
+
+
+def _squares_by_gram(terms: Mapping[str, Outer]) -> dict[str, Squares]:
+    by_input = _grouped({name: term.inputs for name, term in terms.items()})
+    sharing = [names for names in by_input if len(names) > 1]
+    groups = [(terms[names[0]].inputs, [terms[name].gradients for name in names]) for names in sharing]
+    alone = [names[0] for names in by_input if len(names) == 1]
+    by_gradient = _grouped({name: terms[name].gradients for name in alone})
+    groups += [(terms[names[0]].gradients, [terms[name].inputs for name in names]) for names in by_gradient]
+    names_of = [*sharing, *by_gradient]
+    return {
+        name: each
+        for names, squares in zip(names_of, squares_of_groups(groups), strict=True)
+        for name, each in zip(names, squares, strict=True)
+    }
 
 
 def _grouped(tensors: Mapping[str, Tensor]) -> list[list[str]]:

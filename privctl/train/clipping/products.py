@@ -92,11 +92,13 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool, scale: Tensor, fresh: bool) -> Tensor:
     """Add left^T diag(scale) right to ``total``; returns what holds the sum, as ``GradientTerm.add_weighted`` does.
 
-    The operands are (m, r) and (m, c), ``scale`` is (m,) and ``total`` (r, c). ``left_scaled`` tells which operand is
+    The operands are (..., r) and (..., c), ``scale`` broadcasts to (..., 1), and ``total`` is (r, c).
+    ``left_scaled`` tells which operand is
     multiplied by ``scale``; choose the smaller. A scaled half-precision operand is split into a sum of two, as rounding
     it to one would move a gradient's norm by up to 2^-9 of its slack.
     """
-    exact = (left if left_scaled else right).to(total.dtype) * scale[:, None].to(total.dtype)
+    exact = ((left if left_scaled else right).to(total.dtype) * scale.to(total.dtype)).flatten(0, -2)
+    left, right = left.flatten(0, -2), right.flatten(0, -2)
     if left.dtype not in _HALF:
         one, other = (exact, right) if left_scaled else (left, exact)
         return total.addmm_(one.mT, other.to(total.dtype), beta=0 if fresh else 1)

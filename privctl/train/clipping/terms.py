@@ -5,7 +5,7 @@ Notation of the package: n examples with T positions each, d input and p output 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -90,8 +90,7 @@ class Dense:
 
     def squares(self) -> Squares:
         """The squared norms of all gradients."""
-        square = squared_lengths(self.gradients.flatten(1))
-        return Squares(square, torch.zeros_like(square))
+        return dense_squares([self])[0]
 
     def slack(self) -> Tensor:
         """Zeros (n,): the gradients that are added are the ones that were measured."""
@@ -101,6 +100,15 @@ class Dense:
         """Add the weighted sum to ``total``."""
         weights = factors.to(self.gradients.dtype)
         return add_or_take(total, (weights @ self.gradients.flatten(1)).view(total.shape), fresh=fresh)
+
+
+def dense_squares(terms: Collection[Dense]) -> list[Squares]:
+    """The squares of each of ``terms``, which share operations and their slack."""
+    if not terms:
+        return []
+    lengths = torch.stack([torch.linalg.vector_norm(term.gradients.flatten(1), dim=1) for term in terms])
+    squares = lengths.double().square()
+    return [Squares(square, slack) for square, slack in zip(squares, torch.zeros_like(squares), strict=True)]
 
 
 def add_or_take(total: Tensor, values: Tensor, *, fresh: bool) -> Tensor:

@@ -82,13 +82,13 @@ def test_both_weights_share_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> No
     """Of the gradients, which are the same for both."""
     layer, x = nn.LSTM(64, 64, batch_first=True), torch.randn(ROWS, STEPS, 64)
     calls = []
-    original = measure.outer_squares
+    original = measure.squares_of_groups
 
-    def noting(inputs: Tensor, others: list[Tensor]) -> list[measure.Squares]:
-        calls.append(len(others))
-        return original(inputs, others)
+    def noting(groups: list[tuple[Tensor, list[Tensor]]]) -> list[list[measure.Squares]]:
+        calls.extend(len(others) for _, others in groups)
+        return original(groups)
 
-    monkeypatch.setattr(measure, "outer_squares", noting)
+    monkeypatch.setattr(measure, "squares_of_groups", noting)
     agree(Outputs(layer), squared, {"x": x})
     assert set(calls) == {2}
 
