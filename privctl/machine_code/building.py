@@ -56,6 +56,16 @@ def broadcast(builder: ir.IRBuilder, number: ir.Value, lanes: int) -> ir.Value:
     return shuffled(builder, one, empty, [0] * lanes)
 
 
+def sum_of_lanes(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The sum of the lanes of ``value``, halves added first."""
+    lanes = value.type.count
+    while lanes > 1:
+        lanes //= 2
+        halves = (shuffled(builder, value, value, range(start, start + lanes)) for start in (0, lanes))
+        value = builder.fadd(*halves)
+    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+
 def multiply_add(module: ir.Module, lanes: int) -> ir.Function:
     """The function (x, y, z) -> x y + z of registers, rounded once or twice."""
     kind = vector(lanes)

@@ -6,6 +6,7 @@ It reads inputs and output gradients once, and keeps no normalized inputs.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -25,12 +26,30 @@ def suits_code(inputs: Tensor, gradients: Tensor) -> bool:
 
     It does not depend on earlier calls or the number of examples, so a resumed run rounds as an uninterrupted one.
     """
+    return suits_lanes(inputs, gradients, _tested_code)
+
+
+def suits_lanes(inputs: Tensor, gradients: Tensor, tested_code: Callable[[], tuple[SharedCode, int] | None]) -> bool:
+    """Whether the code for tensors (n, _, d) is worth it, was ``tested``, and d is a multiple of its lanes."""
     if any(each.device.type != "cpu" or each.dtype != torch.float32 for each in (inputs, gradients)):
         return False
     if inputs.shape[1] * inputs.shape[2] < _LEAST_NUMBERS or not can_share():
         return False
-    code = _tested_code()
+    code = tested_code()
     return code is not None and inputs.shape[2] % code[1] == 0
+
+
+def bits_of(number: float) -> int:
+    """The bits of a float64 number, as an integer of an array of work."""
+    (bits,) = struct.unpack("=q", struct.pack("=d", number))
+    return int(bits)
+
+
+def vector_lanes() -> int:
+    """The float32 numbers of a register; half of them on a processor whose registers are shorter than 32 bytes."""
+    from privctl.machine_code.compiling import processor_features
+
+    return 16 if "avx512f" in processor_features() else 8
 
 
 def norm_sums(inputs: Tensor, gradients: Tensor, *, epsilon: float, centred: bool) -> tuple[Tensor, Tensor]:
@@ -46,10 +65,9 @@ def _sums(code: SharedCode, inputs: Tensor, gradients: Tensor, epsilon: float, c
     inputs, gradients = (each if each.stride(2) == 1 else each.contiguous() for each in (inputs, gradients))
     count, positions, size = inputs.shape
     weights, biases = (torch.zeros(count, size) for _ in range(2))
-    (bits,) = struct.unpack("=q", struct.pack("=d", epsilon))
     fields = NormFields(
         inputs.data_ptr(), inputs.stride(0), inputs.stride(1), gradients.data_ptr(), gradients.stride(0),
-        gradients.stride(1), positions, size, bits, centred, weights.data_ptr(), biases.data_ptr(),
+        gradients.stride(1), positions, size, bits_of(epsilon), centred, weights.data_ptr(), biases.data_ptr(),
     )  # fmt: skip
     run(code, count, 0, fields)
     return weights, biases
@@ -62,10 +80,10 @@ def _tested_code() -> tuple[SharedCode, int] | None:
 
 
 def _compiled() -> tuple[SharedCode, int]:
-    from privctl.machine_code.compiling import CompiledModule, processor_features
+    from privctl.machine_code.compiling import CompiledModule
     from privctl.train.clipping.norm_program import assembly
 
-    lanes = 16 if "avx512f" in processor_features() else 8
+    lanes = vector_lanes()
     return SharedCode.of(CompiledModule(assembly(lanes)), "sums"), lanes
 
 

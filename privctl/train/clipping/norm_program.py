@@ -20,8 +20,8 @@ from privctl.machine_code.building import (
     load,
     loop,
     multiply_add,
-    shuffled,
     store,
+    sum_of_lanes,
     vector,
     zeros,
 )
@@ -91,14 +91,14 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
                 return [builder.fadd(carried[0], load(builder, x, place, kind))]
 
             (total,) = loop(builder, integer(0), averaged, lanes, values, [zeros(lanes)])
-            mean = broadcast(builder, builder.fdiv(_total(builder, total), count), lanes)
+            mean = broadcast(builder, builder.fdiv(sum_of_lanes(builder, total), count), lanes)
 
             def squares(place: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 deviation = builder.fsub(load(builder, x, place, kind), mean)
                 return [builder.call(fused, [deviation, deviation, carried[0]])]
 
             (total,) = loop(builder, integer(0), size, lanes, squares, [zeros(lanes)])
-            variance = builder.fadd(builder.fdiv(_total(builder, total), count), epsilon)
+            variance = builder.fadd(builder.fdiv(sum_of_lanes(builder, total), count), epsilon)
             inverse = builder.fdiv(ir.Constant(FLOAT, 1.0), builder.call(sqrt, [variance]))
             scale = broadcast(builder, inverse, lanes)
 
@@ -119,13 +119,3 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
     loop(builder, first, last, 1, of_example)
     builder.ret_void()
     return function
-
-
-def _total(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The sum of the lanes of ``value``, as float32, halves added first."""
-    lanes = value.type.count
-    while lanes > 1:
-        lanes //= 2
-        halves = (shuffled(builder, value, value, range(start, start + lanes)) for start in (0, lanes))
-        value = builder.fadd(*halves)
-    return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))

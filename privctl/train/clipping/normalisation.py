@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from privctl.train.clipping.group_norm_code import group_norm_sums, suits_groups
 from privctl.train.clipping.norm_code import norm_sums, suits_code
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.terms import (
@@ -104,6 +105,8 @@ def _epsilon(module: nn.Module) -> float | None:
 def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's GroupNorm, whose channels are the second dimension."""
     assert isinstance(module, nn.GroupNorm)
+    if terms := _by_group(use, module.num_groups, module.eps):
+        return terms
     return _by_channel(use, lambda x: functional.group_norm(x, module.num_groups, eps=module.eps))
 
 
@@ -115,6 +118,8 @@ def instance_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]
         module.running_var,
         module.training or not module.track_running_stats,
     )
+    if uses_batch and (terms := _by_group(use, use.first.shape[1], module.eps)):
+        return terms
     return _by_channel(
         use,
         lambda x: functional.instance_norm(x, mean, variance, use_input_stats=uses_batch, momentum=0.0, eps=module.eps),
@@ -147,7 +152,17 @@ def _by_code(use: ModuleCall, epsilon: float, *, centred: bool) -> dict[str, Gra
     inputs, gradients = by_positions(use.first), by_positions(use.gradient)
     if not suits_code(inputs, gradients):
         return None
-    sums = norm_sums(inputs, gradients, epsilon=epsilon, centred=centred)
+    return _terms(use, norm_sums(inputs, gradients, epsilon=epsilon, centred=centred))
+
+
+def _by_group(use: ModuleCall, groups: int, epsilon: float) -> dict[str, GradientTerm] | None:
+    """The terms of a norm of ``groups`` of channels by machine code, or None if that does not suit."""
+    if use.first.dim() < 3 or not suits_groups(use.first, use.gradient):
+        return None
+    return _terms(use, group_norm_sums(use.first, use.gradient, groups, epsilon))
+
+
+def _terms(use: ModuleCall, sums: tuple[Tensor, Tensor]) -> dict[str, GradientTerm]:
     return {name: Dense(each) for name, each in zip(("weight", "bias"), sums, strict=True) if name in use.names}
 
 

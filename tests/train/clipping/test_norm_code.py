@@ -13,6 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
+from privctl.machine_code.building import shuffled
 from privctl.machine_code.compiling import CompiledModule
 from privctl.machine_code.threads import SharedCode
 from privctl.train.clipping import norm_code, norm_program, normalisation
@@ -78,11 +79,11 @@ def test_what_does_not_suit_takes_torchs_operations() -> None:
 @pytest.mark.usefixtures("untested")
 def test_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the lanes of a sum are left out."""
-    total = norm_program._total
+    total = norm_program.sum_of_lanes
     monkeypatch.setattr(
         norm_program,
-        "_total",
-        lambda builder, value: total(builder, norm_program.shuffled(builder, value, value, range(4))),
+        "sum_of_lanes",
+        lambda builder, value: total(builder, shuffled(builder, value, value, range(4))),
     )
     assert norm_code._tested_code() is None
 
