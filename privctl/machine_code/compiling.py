@@ -16,6 +16,11 @@ def processor_features() -> frozenset[str]:
     return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
 
 
+def vector_lanes() -> int:
+    """The float32 numbers of a register; half of them on a processor whose registers are shorter than 32 bytes."""
+    return 16 if "avx512f" in processor_features() else 8
+
+
 class CompiledModule:
     """The compiled functions of a module in LLVM IR. They release the interpreter's lock, and may run in threads."""
 

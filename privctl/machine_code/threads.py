@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +65,12 @@ def _team() -> _Team | None:
         return None
     run.argtypes, run.restype = [_ADDRESS, _ADDRESS, ctypes.c_uint, ctypes.c_uint], None
     return _Team(run, (functions[0] or 0, functions[1] or 0))
+
+
+def bits_of(number: float) -> int:
+    """The bits of a float64 number, as an integer of an array of work."""
+    (bits,) = struct.unpack("=q", struct.pack("=d", number))
+    return int(bits)
 
 
 def can_share() -> bool:

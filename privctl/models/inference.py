@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.models.activations import fused_activations, replaced_forwards
+from privctl.models.rms_norm_code import rms_norm, suits_code
 
 #: Values for the test of a norm: rows whose mean square is far above, near and below epsilon.
 _SIZES = (1.0, 30.0, 1e-3)
@@ -22,8 +23,8 @@ _EPSILONS = 4
 def fast_inference(network: nn.Module) -> Iterator[None]:
     """Within the block, ``network`` runs faster forward passes; its state dict is unchanged.
 
-    Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms form no squares of their input, and
-    a convolution of patches that do not overlap is one product of matrices.
+    Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms read their input once, or at least
+    form no squares of it, and a convolution of patches that do not overlap is one product of matrices.
     """
     with fused_activations(network), replaced_forwards(_faster(network)):
         yield
@@ -71,9 +72,12 @@ def _of_patches(module: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 def _rms_norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
     """Normalize x to x / sqrt(mean(x^2) + epsilon), round that to the format of x, and multiply by the weight."""
     epsilon = _epsilon(module)
+    assert epsilon is not None  # _is_rms_norm was asked
 
     def forward(hidden_states: Tensor) -> Tensor:
         weight = module.get_parameter("weight")
+        if suits_code(hidden_states, weight):
+            return rms_norm(hidden_states, weight, epsilon)
         x = hidden_states.to(torch.float32, copy=True)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = size.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privctl.machine_code.threads import SharedCode, run, tested
-from privctl.train.clipping.norm_code import bits_of, suits_lanes, vector_lanes
+from privctl.machine_code.threads import SharedCode, bits_of, run, tested
+from privctl.train.clipping.norm_code import suits_lanes
 
 #: How far the self-test's sums may be from those in float64, relative to the sums of sizes.
 _TOLERANCE = 2.0**-21
@@ -53,7 +53,7 @@ def _tested_code() -> tuple[SharedCode, int] | None:
 
 
 def _compiled() -> tuple[SharedCode, int]:
-    from privctl.machine_code.compiling import CompiledModule
+    from privctl.machine_code.compiling import CompiledModule, vector_lanes
     from privctl.train.clipping.group_norm_program import assembly
 
     lanes = vector_lanes()

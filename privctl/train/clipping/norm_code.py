@@ -5,7 +5,6 @@ It reads inputs and output gradients once, and keeps no normalized inputs.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import cache
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privctl.machine_code.threads import SharedCode, can_share, run, tested
+from privctl.machine_code.threads import SharedCode, bits_of, can_share, run, tested
 
 #: An example with fewer numbers takes torch's operations: tests of networks compile nothing.
 _LEAST_NUMBERS = 1 << 13
@@ -37,19 +36,6 @@ def suits_lanes(inputs: Tensor, gradients: Tensor, tested_code: Callable[[], tup
         return False
     code = tested_code()
     return code is not None and inputs.shape[2] % code[1] == 0
-
-
-def bits_of(number: float) -> int:
-    """The bits of a float64 number, as an integer of an array of work."""
-    (bits,) = struct.unpack("=q", struct.pack("=d", number))
-    return int(bits)
-
-
-def vector_lanes() -> int:
-    """The float32 numbers of a register; half of them on a processor whose registers are shorter than 32 bytes."""
-    from privctl.machine_code.compiling import processor_features
-
-    return 16 if "avx512f" in processor_features() else 8
 
 
 def norm_sums(inputs: Tensor, gradients: Tensor, *, epsilon: float, centred: bool) -> tuple[Tensor, Tensor]:
@@ -80,7 +66,7 @@ def _tested_code() -> tuple[SharedCode, int] | None:
 
 
 def _compiled() -> tuple[SharedCode, int]:
-    from privctl.machine_code.compiling import CompiledModule
+    from privctl.machine_code.compiling import CompiledModule, vector_lanes
     from privctl.train.clipping.norm_program import assembly
 
     lanes = vector_lanes()

@@ -1,0 +1,75 @@
+"""RMSNorm's forward pass by machine code, for numbers on a CPU where llvmlite is installed.
+
+Torch's operations read and write a row six times; this reads it from memory once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from privctl.machine_code.threads import SharedCode, bits_of, can_share, run, tested
+
+_KINDS = {torch.float32: "F32", torch.bfloat16: "BF16"}
+#: Fewer numbers take torch's operations: tests of networks compile nothing.
+_LEAST_NUMBERS = 1 << 15
+#: Rows and features of the self-test.
+_TESTED = (5, 96)
+
+
+def suits_code(values: Tensor, weight: Tensor) -> bool:
+    """Whether ``rms_norm`` can, and should, be called for ``values`` (..., d)."""
+    if values.device.type != "cpu" or values.dtype not in _KINDS or weight.dtype != values.dtype:
+        return False
+    if torch.is_grad_enabled() and (values.requires_grad or weight.requires_grad):
+        return False
+    if values.numel() < _LEAST_NUMBERS or not can_share():
+        return False
+    code = _tested_code(values.dtype)
+    return code is not None and values.shape[-1] % code[1] == 0
+
+
+def rms_norm(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """``values`` (..., d) / sqrt(mean square + ``epsilon``), rounded, times ``weight`` (d,); without gradients."""
+    code = _tested_code(values.dtype)
+    assert code is not None  # suits_code was asked
+    return _normalized(code[0], values, weight, epsilon)
+
+
+def _normalized(code: SharedCode, values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    from privctl.models.rms_norm_program import RmsNormFields
+
+    values, weight = values.contiguous(), weight.contiguous()
+    outputs, size = torch.empty_like(values), values.shape[-1]
+    fields = RmsNormFields(values.data_ptr(), weight.data_ptr(), outputs.data_ptr(), size, bits_of(epsilon))
+    run(code, values.numel() // size, 0, fields)
+    return outputs
+
+
+@cache
+def _tested_code(dtype: torch.dtype) -> tuple[SharedCode, int] | None:
+    """The code for numbers of this ``dtype``, and the lanes of its registers."""
+    return tested(lambda: _compiled(dtype), lambda compiled: _is_right(compiled[0], dtype))
+
+
+def _compiled(dtype: torch.dtype) -> tuple[SharedCode, int]:
+    from privctl.machine_code.compiling import CompiledModule, vector_lanes
+    from privctl.models.rms_norm_program import assembly
+
+    lanes = vector_lanes()
+    return SharedCode.of(CompiledModule(assembly(_KINDS[dtype], lanes)), "norm"), lanes
+
+
+def _is_right(code: SharedCode, dtype: torch.dtype) -> bool:
+    """Whether results for random rows, of which one has NaN, are those of double precision, rounded as often."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(_TESTED, generator=generator).mul_(torch.tensor([[1e-3], [1.0], [30.0], [1e4], [1.0]]))
+    values[-1, 3] = torch.nan
+    values, weight = values.to(dtype), torch.rand(_TESTED[1], generator=generator).to(dtype)
+    wide = values.double()
+    exact = wide * (wide.square().mean(1, keepdim=True) + 1e-6).rsqrt() * weight.double()
+    found = _normalized(code, values, weight, 1e-6)
+    near = torch.isclose(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+    return bool(near.all())
