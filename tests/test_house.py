@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "randomness": {"domain", "machine_code"},
     "parallel": {"domain"},
     "data": {"domain", "storage"},
-    "models": {"domain", "storage", "data", "parallel"},
+    "models": {"domain", "storage", "data", "parallel", "machine_code"},
     "callable_package": set(),
     "noise": {"callable_package", *_BASE, "randomness", "models", "data"},
     "plan": {*_BASE},

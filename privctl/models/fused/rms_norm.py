@@ -1,7 +1,4 @@
-"""RMSNorm's forward pass by machine code, for numbers on a CPU where llvmlite is installed.
-
-Torch's operations read and write a row six times; this reads it from memory once.
-"""
+"""RMSNorm: torch's operations read and write a row six times, and this reads it from memory once."""
 
 from __future__ import annotations
 
@@ -10,36 +7,27 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from privctl.machine_code.threads import SharedCode, bits_of, can_share, run, tested
+from privctl.machine_code.threads import SharedCode, bits_of, run
+from privctl.models.fused.code import Code, compiled, suits
 
-_KINDS = {torch.float32: "F32", torch.bfloat16: "BF16"}
-#: Fewer numbers take torch's operations: tests of networks compile nothing.
-_LEAST_NUMBERS = 1 << 15
 #: Rows and features of the self-test.
 _TESTED = (5, 96)
 
 
-def suits_code(values: Tensor, weight: Tensor) -> bool:
+def suits_rms_norm(values: Tensor, weight: Tensor) -> bool:
     """Whether ``rms_norm`` can, and should, be called for ``values`` (..., d)."""
-    if values.device.type != "cpu" or values.dtype not in _KINDS or weight.dtype != values.dtype:
-        return False
-    if torch.is_grad_enabled() and (values.requires_grad or weight.requires_grad):
-        return False
-    if values.numel() < _LEAST_NUMBERS or not can_share():
-        return False
-    code = _tested_code(values.dtype)
-    return code is not None and values.shape[-1] % code[1] == 0
+    return suits(values, weight, _tested_code)
 
 
 def rms_norm(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """``values`` (..., d) / sqrt(mean square + ``epsilon``), rounded, times ``weight`` (d,); without gradients."""
     code = _tested_code(values.dtype)
-    assert code is not None  # suits_code was asked
+    assert code is not None  # suits_rms_norm was asked
     return _normalized(code[0], values, weight, epsilon)
 
 
 def _normalized(code: SharedCode, values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    from privctl.models.rms_norm_program import RmsNormFields
+    from privctl.models.fused.rms_norm_program import RmsNormFields
 
     values, weight = values.contiguous(), weight.contiguous()
     outputs, size = torch.empty_like(values), values.shape[-1]
@@ -49,17 +37,12 @@ def _normalized(code: SharedCode, values: Tensor, weight: Tensor, epsilon: float
 
 
 @cache
-def _tested_code(dtype: torch.dtype) -> tuple[SharedCode, int] | None:
-    """The code for numbers of this ``dtype``, and the lanes of its registers."""
-    return tested(lambda: _compiled(dtype), lambda compiled: _is_right(compiled[0], dtype))
-
-
-def _compiled(dtype: torch.dtype) -> tuple[SharedCode, int]:
-    from privctl.machine_code.compiling import CompiledModule, vector_lanes
-    from privctl.models.rms_norm_program import assembly
-
-    lanes = vector_lanes()
-    return SharedCode.of(CompiledModule(assembly(_KINDS[dtype], lanes)), "norm"), lanes
+def _tested_code(dtype: torch.dtype) -> Code | None:
+    try:
+        from privctl.models.fused.rms_norm_program import assembly
+    except ImportError:
+        return None
+    return compiled(assembly, "norm", dtype, lambda code: _is_right(code, dtype))
 
 
 def _is_right(code: SharedCode, dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""The program for RMSNorm's forward pass, for LLVM: see ``rms_norm_code``."""
+"""The program for RMSNorm's forward pass, for LLVM: see ``rms_norm``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ from privctl.machine_code.building import (
     define_share,
     field,
     integer,
-    load,
     loop,
     multiply_add,
-    store,
     sum_of_lanes,
-    vector,
     zeros,
 )
-
-#: The number kinds that can be read and written.
-KINDS = ("F32", "BF16")
-_SHORT = ir.IntType(16)
+from privctl.models.fused.numbers import ELEMENTS, read, rounded, write
 
 
 class RmsNormFields(NamedTuple):
@@ -60,7 +54,6 @@ def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
     builder = ir.IRBuilder(function.append_basic_block())
     fused = multiply_add(module, lanes)
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
-    stored: ir.Type = FLOAT if kind == "F32" else _SHORT
 
     def number(name: str, of: ir.Type = INT) -> ir.Value:
         return field(builder, work, name, RmsNormFields._fields, of)
@@ -70,18 +63,12 @@ def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
     epsilon = builder.fptrunc(number("epsilon", ir.DoubleType()), FLOAT)
     count = builder.uitofp(size, FLOAT)
 
-    def read(array: ir.Value, place: ir.Value) -> ir.Value:
-        if kind == "F32":
-            return load(builder, array, place, vector(lanes))
-        words = builder.zext(load(builder, array, place, ir.VectorType(_SHORT, lanes)), _words(lanes))
-        return builder.bitcast(builder.shl(words, _splat(16, lanes)), vector(lanes))
-
     def of_row(row: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
         start = builder.mul(row, size)
-        x, out = (at(builder, array, start, stored) for array in (inputs, outputs))
+        x, out = (at(builder, array, start, ELEMENTS[kind]) for array in (inputs, outputs))
 
         def squares(place: ir.Value, sums: Sequence[ir.Value]) -> Sequence[ir.Value]:
-            value = read(x, place)
+            value = read(builder, x, place, kind, lanes)
             return [builder.call(fused, [value, value, sums[0]])]
 
         (total,) = loop(builder, integer(0), size, lanes, squares, [zeros(lanes)])
@@ -89,14 +76,9 @@ def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
         scale = broadcast(builder, builder.fdiv(ir.Constant(FLOAT, 1.0), builder.call(sqrt, [mean])), lanes)
 
         def products(place: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
-            normalized = builder.fmul(read(x, place), scale)
-            if kind == "F32":
-                store(builder, out, place, builder.fmul(normalized, read(weight, place)))
-                return ()
-            rounded = builder.bitcast(_rounded(builder, normalized), vector(lanes))
-            words = _rounded(builder, builder.fmul(rounded, read(weight, place)))
-            halves = builder.trunc(builder.lshr(words, _splat(16, lanes)), ir.VectorType(_SHORT, lanes))
-            store(builder, out, place, halves)
+            normalized = builder.fmul(read(builder, x, place, kind, lanes), scale)
+            factor = read(builder, weight, place, kind, lanes)
+            write(builder, out, place, builder.fmul(rounded(builder, normalized, kind), factor), kind)
             return ()
 
         loop(builder, integer(0), size, lanes, products)
@@ -105,23 +87,3 @@ def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
     loop(builder, first, last, 1, of_row)
     builder.ret_void()
     return function
-
-
-def _words(lanes: int) -> ir.VectorType:
-    return ir.VectorType(ir.IntType(32), lanes)
-
-
-def _splat(number: int, lanes: int) -> ir.Constant:
-    return ir.Constant(_words(lanes), [number] * lanes)
-
-
-def _rounded(builder: ir.IRBuilder, values: ir.Value) -> ir.Value:
-    """The words of ``values`` rounded to bfloat16, ties to even.
-
-    NaN stays NaN, since its payload comes of bfloat16 numbers or is the processor's own: nothing is carried into it.
-    """
-    lanes = values.type.count
-    words = builder.bitcast(values, _words(lanes))
-    odd = builder.and_(builder.lshr(words, _splat(16, lanes)), _splat(1, lanes))
-    rounded = builder.add(words, builder.add(odd, _splat(0x7FFF, lanes)))
-    return builder.and_(rounded, _splat(0xFFFF0000, lanes))

@@ -1,0 +1,196 @@
+"""Parts of forward passes by machine code: those of double precision, rounded as often as torch does, or none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
+
+pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+
+from privctl.machine_code.compiling import CompiledModule
+from privctl.machine_code.threads import SharedCode
+from privctl.models import inference
+from privctl.models.fused import gate, gate_program, rms_norm, rms_norm_program
+from privctl.models.fused.numbers import splat
+from privctl.models.inference import fast_inference
+
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+PARTS = {"norm": (rms_norm, rms_norm_program), "gate": (gate, gate_program)}
+
+
+@pytest.fixture(autouse=True)
+def _seeded(one_thread: None) -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def untested() -> Iterator[None]:
+    """No code counts as tested, and none tested now does afterwards."""
+    for part, _ in PARTS.values():
+        part._tested_code.cache_clear()
+    yield
+    for part, _ in PARTS.values():
+        part._tested_code.cache_clear()
+
+
+def normalized(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Rounded to the format of x before and after the product with the weight."""
+    wide = x.double()
+    rows = (wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(x.dtype)
+    return (rows.double() * weight.double()).to(x.dtype)
+
+
+def gated(gates: Tensor, values: Tensor) -> Tensor:
+    """Rounded to the format of the gates before and after the product."""
+    return (functional.silu(gates.double()).to(gates.dtype).double() * values.double()).to(gates.dtype)
+
+
+def code_of(part: str, kind: str, lanes: int) -> SharedCode:
+    return SharedCode.of(CompiledModule(PARTS[part][1].assembly(kind, lanes)), part)
+
+
+def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
+    float32 = found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=(4 if float32 else 1) * torch.finfo(found.dtype).eps, atol=1e-37)
+    assert float32 or (found == expected).double().mean() > 0.98
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_norms_are_those_of_double_precision(kind: str, lanes: int) -> None:
+    x = (torch.randn(40, 48) * torch.logspace(-4, 4, 40)[:, None]).to(DTYPES[kind])
+    weight = torch.randn(48).to(DTYPES[kind])
+    found = rms_norm._normalized(code_of("norm", kind, lanes), x, weight, 1e-6)
+    assert_rounded_alike(found, normalized(x, weight, 1e-6))
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_gates_are_those_of_double_precision(kind: str, lanes: int) -> None:
+    gates = (torch.randn(40, 48) * torch.logspace(-4, 1.5, 40)[:, None]).to(DTYPES[kind])
+    values = torch.randn(40, 48).to(DTYPES[kind])
+    expected = gated(gates, values)
+    assert_rounded_alike(gate._gated(code_of("gate", kind, lanes), gates, values), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_what_is_not_finite_stays_where_it_is(dtype: torch.dtype) -> None:
+    x, weight = torch.randn(64, 512).to(dtype), torch.ones(512).to(dtype)
+    changed = x.clone()
+    changed[3, 5], changed[7, 9] = torch.nan, torch.inf
+    others = [row for row in range(64) if row not in (3, 7)]
+    found = rms_norm.rms_norm(changed, weight, 1e-6)
+    assert found[3].isnan().all()
+    assert found[7, 9].isnan()
+    assert torch.equal(found[others], rms_norm.rms_norm(x, weight, 1e-6)[others])
+    found = gate.gate_(changed.clone(), torch.ones_like(x))
+    assert found[3, 5].isnan()
+    assert (~found.isfinite()).nonzero().tolist() == [[3, 5], [7, 9]]
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> list[torch.Size]:
+    used: list[torch.Size] = []
+
+    def noting(values: Tensor, *others: Any) -> Tensor:
+        used.append(values.shape)
+        return function(values, *others)
+
+    monkeypatch.setattr(inference, name, noting)
+    return used
+
+
+def test_a_model_uses_norms_in_any_layout_and_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = noted(monkeypatch, "rms_norm", rms_norm.rms_norm)
+    layer = LlamaRMSNorm(128)
+    layer.weight.data.uniform_(0.5, 1.5)
+    x = torch.randn(320, 8, 128).transpose(0, 1)
+    with torch.inference_mode(), fast_inference(nn.Sequential(layer)):
+        alone = layer(x)
+        torch.set_num_threads(2)
+        assert torch.equal(layer(x), alone)
+    assert used == [x.shape] * 2
+    torch.testing.assert_close(alone, normalized(x, layer.weight, 1e-6), rtol=1e-6, atol=0)
+
+
+def gated_layer(**settings: Any) -> LlamaMLP:
+    return LlamaMLP(LlamaConfig(hidden_size=32, intermediate_size=96, **settings))
+
+
+def test_a_model_uses_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = noted(monkeypatch, "gate_", gate.gate_)
+    layer, x = gated_layer(), torch.randn(2, 320, 32)
+    with torch.inference_mode():
+        before = layer(x)
+        with fast_inference(nn.Sequential(layer)):
+            found, few = layer(x), layer(x[:, :4])
+    assert used == [(2, 320, 96)]
+    torch.testing.assert_close(found, before, rtol=1e-5, atol=1e-6)
+    assert torch.equal(few, before[:, :4]) or torch.allclose(few, before[:, :4], atol=1e-6)
+
+
+class _LimitedMLP(LlamaMLP):
+    """A layer of the same parts that computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.clamp(max=1.0))
+
+
+def test_other_layers_of_that_name_are_left_alone() -> None:
+    limited = _LimitedMLP(LlamaConfig(hidden_size=32, intermediate_size=96))
+    hooked = gated_layer()
+    hooked.gate_proj.register_forward_hook(lambda module, given, output: output + 1)
+    for layer in (limited, gated_layer(hidden_act="relu"), hooked):
+        x = torch.randn(2, 320, 32)
+        with torch.inference_mode():
+            before = layer(x)
+            with fast_inference(nn.Sequential(layer)):
+                assert torch.equal(layer(x), before)
+
+
+def test_what_does_not_suit_takes_torchs_operations() -> None:
+    fine, weight = torch.randn(300, 128), torch.ones(128)
+    assert rms_norm.suits_rms_norm(fine, weight)
+    assert gate.suits_gate(fine, fine.clone())
+    for x in (fine.double(), fine[:10], fine[:, :100]):
+        assert not rms_norm.suits_rms_norm(x, weight.to(x.dtype)[: x.shape[1]])
+        assert not gate.suits_gate(x, x)
+    assert not rms_norm.suits_rms_norm(fine.bfloat16(), weight)
+    assert not gate.suits_gate(fine, fine[:1])
+    assert not rms_norm.suits_rms_norm(fine.requires_grad_(), weight)
+    with torch.inference_mode():
+        assert rms_norm.suits_rms_norm(fine, weight)
+
+
+@pytest.mark.usefixtures("untested")
+@pytest.mark.parametrize(("part", "program"), PARTS.values(), ids=PARTS)
+def test_code_that_is_wrong_is_not_used(part: Any, program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more bits are lost in what is between the operations."""
+
+    def cut(builder: Any, values: Any, kind: str) -> Any:
+        lanes = values.type.count
+        words = builder.bitcast(values, splat(0, lanes).type)
+        mask = 0xFFFC0000 if kind == "BF16" else 0xFFFFFFC0
+        return builder.bitcast(builder.and_(words, splat(mask, lanes)), values.type)
+
+    monkeypatch.setattr(program, "rounded", cut)
+    for dtype in DTYPES.values():
+        assert part._tested_code(dtype) is None
+
+
+@pytest.mark.usefixtures("untested")
+def test_without_llvmlite_torch_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.delitem(sys.modules, "privctl.machine_code.compiling")
+    for name in ("gate_program", "rms_norm_program", "numbers"):
+        monkeypatch.delitem(sys.modules, f"privctl.models.fused.{name}")
+        monkeypatch.delattr(f"privctl.models.fused.{name}")
+    assert not rms_norm.suits_rms_norm(torch.randn(300, 128), torch.ones(128))
+    assert not gate.suits_gate(torch.randn(300, 128), torch.ones(300, 128))
