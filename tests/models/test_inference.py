@@ -172,3 +172,31 @@ def test_elsewhere_than_on_a_cpu_nothing_changes() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 2, 2), *_norms(1)).to("meta")
     with fast_inference(network):
         assert not any(is_faster(module) for module in network)
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 here")
+def test_a_layer_in_half_precision_adds_its_bias_in_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = nn.Linear(48, 24).bfloat16(), normal(3, 5, 48).bfloat16()
+    exact = x.double() @ layer.weight.double().mT + layer.bias.double()
+    with torch.inference_mode(), fast_inference(nn.Sequential(layer)):
+        assert is_faster(layer)
+        found, none = layer(x), layer(x[:0])
+        monkeypatch.setattr(functional, "linear", None)
+        assert torch.equal(layer(x), found)
+    assert not is_faster(layer)
+    assert none.shape == (0, 5, 24)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-8)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(8, 8), nn.Linear(8, 8, bias=False).bfloat16()])
+def test_other_layers_multiply_as_they_did(layer: nn.Module) -> None:
+    with fast_inference(nn.Sequential(layer)):
+        assert not is_faster(layer)
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 here")
+def test_a_layer_in_half_precision_keeps_its_gradients() -> None:
+    layer, x = nn.Linear(48, 24).bfloat16(), normal(5, 48).bfloat16()
+    with fast_inference(nn.Sequential(layer)):
+        layer(x).sum().backward()
+    assert layer.weight.grad is not None
