@@ -10,10 +10,13 @@ from audits.claims import EpsilonClaim
 from privctl.domain.report import Artifact, ParentReport
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
+from privctl.reports.files import versions
 
-#: The keys in the header of a file of ranks: of the request, of all other parameters that the report states, and of the
-#: files and reports that it names.
-ASKED, SETTINGS, READ = "privctl.asked", "privctl.settings", "privctl.read"
+#: The keys in the header of a file of ranks: of the request, of all other parameters that the report states, of the
+#: files and reports that it names, and of the versions of packages.
+ASKED, SETTINGS, READ, VERSIONS = "privctl.asked", "privctl.settings", "privctl.read", "privctl.versions"
+#: Packages on which an audit's figures depend.
+PACKAGES = ("torch", "transformers", "numpy", "scipy", "tokenizers")
 
 
 def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
@@ -48,3 +51,8 @@ def settings_text(parameters: Mapping[str, Any]) -> str:
 def read_text(inputs: Sequence[Artifact], parents: Sequence[ParentReport]) -> str:
     """The digests of the ``inputs`` of a report by role, and of its ``parents``, as JSON, for the header of ranks."""
     return json.dumps({"inputs": files_of(inputs), "parents": [parent.digest for parent in parents]})
+
+
+def versions_text() -> str:
+    """The versions of privctl, Python and ``PACKAGES`` as JSON, for the header of a file of ranks."""
+    return json.dumps(versions(PACKAGES))

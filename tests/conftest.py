@@ -80,7 +80,7 @@ TOGETHER = {
         f"tests/verify/{name}.py": "reports of every kind"
         for name in (
             *("test_leaf_mutants", "test_mutations", "test_consistent_edits", "audits/test_figures"),
-            *("audits/test_mutants_of_audits", "audits/test_fields_read"),
+            *("audits/test_entries", "audits/test_mutants_of_audits", "audits/test_fields_read"),
             *("audits/test_left_out", "checkpoint_noise/test_spared_tensors", "consistency/test_begun_with"),
             *("consistency/test_entries_out_of_place", "weights/test_configuration"),
             *("consistency/test_begun_with_records", "consistency/test_public_base", "files/test_beside"),

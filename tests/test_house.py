@@ -71,7 +71,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "verify.audits": (
         "terms", "claim_sources", "recounted", "parts_not_run", "joint_test", "two_rates", "midpoint", "groups",
         "split", "ranks", "canaries", "secrets", "reach", "extraction", "figures", "given", "asked", "kept_request",
-        "unscored", "evidence", "error_shares", "verdicts", "consistency",
+        "unscored", "evidence", "error_shares", "verdicts", "entries", "consistency",
     ),
 }  # fmt: skip
 

@@ -21,10 +21,9 @@ from privctl.reports.files import read_report
 from privctl.reports.parameters import NoiseParameters, ParametersError, readable
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile
-from verify.audits import parts_not_run
+from verify.audits import kept_request, parts_not_run
 from verify.audits.evidence import check_evidence
 from verify.audits.given import outside as outside_scores
-from verify.audits.kept_request import keeps_settings
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, findings, guarantees
@@ -149,7 +148,9 @@ def verify(
     omissions += outside_scores.unchecked(report)
     omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
     with suppress(ParametersError):  # reported by a check
-        omissions += unchecked(report, kept_settings=keeps_settings(path, report, files))
+        kept = kept_request.kept_keys(path, report, files)
+        settings, versions = kept_request.SETTINGS in kept, kept_request.VERSIONS in kept
+        omissions += unchecked(report, kept_settings=settings, kept_versions=versions)
     judged = []
     with progress("recomputing", len(report.guarantees), "guarantees") as advance:
         for guarantee in guarantees(path, report, parents):

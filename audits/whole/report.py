@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from audits.asked import files_of, pairs_of, stated
+from audits.asked import PACKAGES, files_of, pairs_of, stated
 from audits.canaries.stated_noise import METHOD as STATED_STEPS
 from audits.findings import ALPHA, PRIVATE, Findings
 from audits.secrets.evidence import of_secrets
@@ -79,7 +79,7 @@ def audit_report(
     return PrivacyReport(
         step="audit",
         created=now(),
-        versions=versions(("torch", "transformers", "numpy", "scipy", "tokenizers")),
+        versions=versions(PACKAGES),
         inputs=(*models.inputs, *data),
         outputs=(scores,),
         parameters=parameters,

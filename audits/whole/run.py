@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from audits.asked import ASKED, READ, SETTINGS, as_text, read_text, settings_text
+from audits.asked import ASKED, READ, SETTINGS, VERSIONS, as_text, read_text, settings_text, versions_text
 from audits.canaries.gradients import unused_beside
 from audits.findings import ALPHA, AuditPart, Findings
 from audits.mechanism_curve import Epsilon, Profile
@@ -164,6 +164,7 @@ def _judge_and_write(
         ASKED: as_text(asked),
         SETTINGS: settings_text(parameters),
         READ: read_text((*models.inputs, *data), models.lineage.parents),
+        VERSIONS: versions_text(),
     }
     with (
         staged_scores(request.scores, arrays, header) as scores,

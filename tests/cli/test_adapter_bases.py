@@ -67,6 +67,22 @@ def test_weights_that_a_loader_takes_or_adds_are_noticed(
     assert "it belongs to the adapter's base" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.forged("the configuration of the base is left out of the training's report, so that it may be another")
+def test_a_base_whose_configuration_is_not_recorded_is_noticed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = folder / "out.report.json"
+    report = json.loads(place.read_text())
+    assert sum(each["role"] == "base-config.json" for each in report["inputs"]) == 1
+    report["inputs"] = [each for each in report["inputs"] if each["role"] != "base-config.json"]
+    place.write_text(json.dumps(report))
+    assert run(["verify", "out", "-q"]) == 1
+    assert "config.json: it belongs to the adapter's base" in " ".join(capsys.readouterr().out.split())
+    code, said = gate(folder / "out", capsys)
+    assert code == 1
+    assert "it belongs to the adapter's base" in " ".join(said.split())
+
+
 def test_weights_that_no_loader_takes_are_no_fault(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Models of the hub lie there for several frameworks."""
     for name in ("pytorch_model.bin", "tf_model.h5", "README.md"):

@@ -31,7 +31,7 @@ from tests.gate.made import (
     only,
     weights,
 )
-from verify.audits.consistency import MEMBERSHIP
+from verify.audits.terms import MEMBERSHIP
 
 APART = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC 0.53 (0.51 to 0.55)")
 SEEN = auc(0.53, 0.51, 0.55)

@@ -34,7 +34,7 @@ from privctl.show.text.guarantee import guarantee_text
 from tests.gate.made import PROVED
 from tests.show.made import DIGEST, HOSTILE, page_data, trained
 from tests.work import ends
-from verify.audits.consistency import MEMBERSHIP
+from verify.audits.terms import MEMBERSHIP
 
 ROOT = Path(__file__).resolve().parents[2]
 

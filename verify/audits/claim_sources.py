@@ -21,7 +21,8 @@ from privctl.domain.events import (
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 
-_CLAIM, _MECHANISM = ")-DP", "): the mechanism stated in "
+#: Parts of the subjects of verdicts on a claim and on a mechanism.
+CLAIM, _MECHANISM = ")-DP", "): the mechanism stated in "
 #: The end of the subject of a verdict on a claim.
 _SOURCE = re.compile(
     r", (?:as claimed|(?P<guarantee>(?P<status>[a-z]+) in (?P<file>.+) \((?P<name>.+), (?P<adjacency>[a-z-]+)\)))"
@@ -35,7 +36,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         subject = verdict.subject
         if not subject.startswith("("):
             continue
-        if _CLAIM in subject:
+        if CLAIM in subject:
             source = _source(subject)
             if source is None:
                 yield f"its verdict on {subject!r} does not say whose claim that is"
@@ -54,7 +55,7 @@ def misattributed(report: PrivacyReport, makers: Sequence[PrivacyReport]) -> Ite
     """Yields one sentence for each claim that none of the ``makers`` of the model makes with the status it is given."""
     made = {f"{g.status} in {{}} ({g.name}, {g.adjacency})" for maker in makers for g in maker.guarantees}
     for verdict in report.verdicts if makers else ():
-        source = _source(verdict.subject) if _CLAIM in verdict.subject else None
+        source = _source(verdict.subject) if CLAIM in verdict.subject else None
         if source is not None and source["file"] is not None:
             stated = f"{source['status']} in {{}} ({source['name']}, {source['adjacency']})"
             if stated not in made:

@@ -16,7 +16,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
-from verify.audits import asked, claim_sources, error_shares, figures, joint_test, midpoint
+from verify.audits import asked, claim_sources, entries, error_shares, figures, joint_test, midpoint
 from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.audits.canaries.conditions import misstated_conditions
@@ -34,7 +34,17 @@ from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
 from verify.audits.secrets import settings as secret_settings
 from verify.audits.split import groups as split_groups
-from verify.audits.terms import BEYOND, BLIND, RELABELLED, WIDENED, sides_by_coins
+from verify.audits.terms import (
+    BASELINES,
+    BEYOND,
+    BLIND,
+    CONTROL,
+    LENGTH,
+    MEMBERSHIP,
+    RELABELLED,
+    WIDENED,
+    sides_by_coins,
+)
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
 from verify.laws.counts import is_limit
 
@@ -44,23 +54,17 @@ _ADDED = "gamma, one record added"
 _DELONG_T = "DeLong, logit scale, t"
 #: Used by older audits if there is little or no variance, and disjoint pairs by still older ones.
 _CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
-_LENGTH, _CONTROL = "length baseline", "reference control"
-_BASELINES = (BLIND, _LENGTH, _CONTROL)
 #: Attacks of which the control is the same on another model, and the AUC that this must be able to detect.
 _CONTROLLED, _POWERFUL = ("loss", "reference"), 0.55
-#: The interval of a score that was fitted to the records it judges, and of a difference from such a score.
 #: The prefix of the name of another tool's scores, which are named after their column.
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION = "extraction", "canary completion"
-#: The subject of the verdict on membership.
-MEMBERSHIP = "members cannot be told from non-members"
 _ROUNDING = 1e-6
 #: Differences between training and held-out text, of which chance makes none on average.
-_DIFFERENCES = (*BEYOND, extraction_tests.GRID)
+_DIFFERENCES = (*BEYOND, extraction_tests.GRID, extraction_tests.OVER_CONTROL)
 #: For numbers computed twice by one formula.
 _SAME = 1e-9
-#: The normal approximation is not used with fewer records than this on one side and more than this many times as many
 #: Limits nearer than this to 0 or 1 are those of floats.
 _END = 1e-15
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
@@ -107,6 +111,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
     yield from asked.faults(report, parameters)
+    yield from entries.faults(report, parameters)
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
     yield from midpoint.faults(report, parameters)
@@ -273,7 +278,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
 def _chance(item: Evidence) -> str:
     """What is wrong with the stated chance level: the AUC or the rate that an uninformed attack may reach."""
     members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
-    if item.quantity in _DIFFERENCES and item.details.get("chance", 0.0) != 0.0:
+    if item.quantity.removesuffix(alike_texts.ALIKE) in _DIFFERENCES and item.details.get("chance", 0.0) != 0.0:
         return f"its chance is {item.details['chance']:g}, and two rates of one model do not differ by chance"
     if item.estimate is None or item.samples.keys() != {"members", "nonmembers"} or min(members, others) < 1:
         return ""
@@ -315,12 +320,12 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         item for item in report.evidence if "chance" in item.details and not item.quantity.startswith("AUC over")
     ]
     attacks = [item for item in attacks if item.samples.keys() == {"members", "nonmembers"}]
-    baselines = {item.method: item for item in attacks if item.method in _BASELINES}
-    attacks = [item for item in attacks if item.method not in _BASELINES]
+    baselines = {item.method: item for item in attacks if item.method in BASELINES}
+    attacks = [item for item in attacks if item.method not in BASELINES]
     if not attacks:
         return
     yield from missing_inputs(report, () if _is_of_given_scores(report, attacks) else ("members", "nonmembers"))
-    for name in (BLIND, _LENGTH):
+    for name in (BLIND, LENGTH):
         if name not in baselines and not _is_of_given_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
     outcome = outcome_of(report, MEMBERSHIP)
@@ -359,7 +364,7 @@ def _attributed(
     if not drawn and (certain or _is_suspected(baselines.get(BLIND))):
         detected &= {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
     if certain:
-        controlled = list(certain) == [BLIND] and _finds_nothing(baselines.get(_CONTROL))
+        controlled = list(certain) == [BLIND] and _finds_nothing(baselines.get(CONTROL))
         detected &= set(_CONTROLLED) if controlled else set()
     return detected
 

@@ -33,6 +33,7 @@ from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.kept_request import request_mismatches
 from verify.audits.midpoint import METHOD as MIDPOINT
 from verify.audits.ranks import records_alone
+from verify.audits.ranks.drawn_again import is_same_numpy, not_drawn_again
 from verify.audits.ranks.figures import (
     ROUNDING,
     Figures,
@@ -48,7 +49,7 @@ from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
-from verify.audits.terms import BLIND, NOISE, OVER_BLIND, RELABELLED, WIDENED
+from verify.audits.terms import BLIND, MEMBERSHIP, NOISE, OVER_BLIND, RELABELLED, WIDENED
 from verify.files.places import located
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ _SCORE, _TESTED = "score.", "tested."
 _FOLD, _SEED = "relabelled.fold", "relabelled.seed"
 _DECIDED = {_FOLD: "U8", _SEED: "I64"}
 _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
-_TOLD_APART = "members cannot be told from non-members"
 #: The sources from which figures are recomputed.
 _KEPT, _SCORES = "ranks kept", "scores in the file"
 _SHOWN = 3
@@ -122,6 +122,8 @@ def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recompu
     elif ranks is not None and ranks.relabelled is None and FUSED in ranks.scores:
         reason = "the audit did not keep the folds and the seed to learn it again"
         found.omissions.append(Omission(what="fused score", reason=reason))
+    if ranks is not None and not ranks.same and (ranks.relabelled or ranks.alone or ranks.halves):
+        found.omissions.append(not_drawn_again(report))
     wrong += list(_unsupported_conclusions(report, recomputed > 0))
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
@@ -200,7 +202,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         return None, "the ranks at hand are not as many as the records"
     scores = {name.removeprefix(_SCORE): values for name, values in arrays.items() if name.startswith(_SCORE)}
     tested = {name.removeprefix(_TESTED): values for name, values in arrays.items() if name.startswith(_TESTED)}
-    same = report.versions.get("numpy") == np.__version__
+    same = is_same_numpy(report)
     relabelled = _relabelled_inputs(member, scores, tested, by_records) if by_records else None
     ranks = _Ranks(
         member=member,
@@ -233,7 +235,7 @@ def _given_ranks(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]
             seed=given.seed,
             fused=None,
         ),
-        same=report.versions.get("numpy") == np.__version__,
+        same=is_same_numpy(report),
         guesses=RightGuesses(path, report, ranks, ()),
         source=_SCORES,
     ), "the scores do not give them"
@@ -373,11 +375,11 @@ class _Ranks:
 
 def _unsupported_conclusions(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
     """Yields a sentence for each conclusion that the report's own figures do not support."""
-    calm = any(v.subject == _TOLD_APART and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
+    calm = any(v.subject == MEMBERSHIP and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
     for item in report.evidence if report.step == "audit" and calm else ():
         chance = item.details.get("chance")
         if item.quantity != OVER_BLIND and chance is not None and item.lower is not None and item.lower > chance:
-            yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
+            yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {MEMBERSHIP}"
             return
     stated = readable(AuditParameters, report)
     confidence = None if stated is None else stated.confidence

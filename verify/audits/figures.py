@@ -18,7 +18,7 @@ from verify.audits import two_rates
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.ranks.bound import METHOD as RANK
-from verify.audits.terms import BEYOND, BLIND, OVER_BLIND, RELABELLED, WIDENED, sides_by_coins
+from verify.audits.terms import BASELINES, BEYOND, OVER_BLIND, RELABELLED, WIDENED, sides_by_coins
 from verify.laws.counts import at_most, rank_with_rate
 
 _EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
@@ -29,7 +29,6 @@ _SIDES, _MODELS = frozenset({"members", "nonmembers"}), frozenset({"with", "with
 _COUNTED = frozenset({"texts", "extracted"})
 _TWICE = frozenset({"training_texts", "training_extracted", "held_out_texts", "held_out_extracted", "chance"})
 _TESTED = frozenset({"p_value", "level", "detected", "chance"})
-_BASELINES = (BLIND, "length baseline", "reference control")
 _EPSILON, _MU = "epsilon lower bound at delta ", "lower bound on mu of Gaussian differential privacy"
 #: For each side, the name of the sample that counts its texts.
 _SAMPLES = {"training": "training", "held-out": "held_out"}
@@ -164,6 +163,24 @@ _FORMS = (
             (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts"})),
         )
     ),
+    _Form(
+        begins=extraction_tests.COST,
+        name=re.escape(extraction_tests.COST),
+        bound=Bound.TWO_SIDED,
+        intervals=(f"{_EXACT}, inverted",),
+        samples=frozenset({"queries"}),
+        details=frozenset({"queries", "giving", "prompts"}),
+        methods=extraction_tests.OUTSIDE,
+    ),
+    _Form(
+        begins=extraction_tests.OVER_CONTROL,
+        name=re.escape(extraction_tests.OVER_CONTROL),
+        bound=Bound.NONE,
+        intervals=(_FISHER,),
+        samples=frozenset({"repeating", "control"}),
+        details=_TESTED,
+        methods=(extraction_tests.DIVERGENCE,),
+    ),
     *_model_forms(_EPSILON, _RATE, frozenset({"delta"})),
     *_model_forms(_MU, "", frozenset()),
 )
@@ -182,12 +199,16 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 def _free_words(item: Evidence) -> Iterator[str]:
     if item.quantity != "AUC" and item.method != _TRACE and item.interval not in _INTERVALS:
         yield f"the interval {item.interval!r} is not one that privctl computes"
+    if not 0 < item.confidence < 1:
+        yield f"it holds with {item.confidence:g}, which is no confidence"
+    if not 0 <= item.details.get("p_value", 0.0) <= 1:
+        yield f"its p-value is {item.details['p_value']:g}"
     if item.estimate is not None and item.reason and item.method != _MODEL:
         yield f"it has an estimate, and a reason why there is none: {item.reason!r}"
 
 
 def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
-    if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in (*parameters.attack, *_BASELINES):
+    if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in (*parameters.attack, *BASELINES):
         yield "it is of no attack that the report's parameters name"
     if item.quantity.startswith("AUC") and item.quantity not in ("AUC", OVER_BLIND):
         yield "no audit measures anything of that name"
@@ -244,7 +265,8 @@ def _counts(item: Evidence) -> Iterator[str]:
     """Compares the counts of a figure with the details and the name that repeat them."""
     details, samples = item.details, item.samples
     for side, name in _SAMPLES.items():
-        if f"{side} text" in item.quantity and "beyond" not in item.quantity and details["texts"] != samples[name]:
+        of_side = f"{side} text" in item.quantity and "beyond" not in item.quantity and "texts" in details
+        if of_side and details["texts"] != samples[name]:
             yield f"it counts {details['texts']:g} texts, and looked at {samples[name]}"
         if "beyond" in item.quantity and (texts := details.get(f"{name}_texts")) is not None and texts > samples[name]:
             yield f"it compares {texts:g} texts, and looked at {samples[name]}"
@@ -304,7 +326,7 @@ def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]
     sizes = {
         (side, item.samples.get(side))
         for item in report.evidence
-        if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in _BASELINES
+        if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in BASELINES
         for side in _SIDES
     }
     if len(sizes) > len(_SIDES):

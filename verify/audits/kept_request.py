@@ -22,27 +22,29 @@ from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
 from verify.files.places import located
 
-#: The keys of the request, of the other parameters and of what was read in the header of the ranks; older audits lack
-#: the second and the third.
-KEY, SETTINGS, READ = "privctl.asked", "privctl.settings", "privctl.read"
+#: The keys of the request, of the other parameters, of what was read and of the versions of packages in the header of
+#: the ranks; older audits lack all but the first.
+KEY, SETTINGS, READ, VERSIONS = "privctl.asked", "privctl.settings", "privctl.read", "privctl.versions"
 _NOTHING = object()
 
 
 def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Yields a sentence if the ranks that the audit kept, if present, record another request or none.
 
-    Also yields one for each other parameter of the report, each file that it read and each report before it that is not
-    what they record.
+    Also yields one for each other parameter of the report, each file that it read, each report before it and each
+    version of a package that is not what they record.
     """
     for place in _ranks(path, report, files):
         try:
             with SafetensorsFile(place) as file:
-                text, settings, read = (file.metadata.get(key) for key in (KEY, SETTINGS, READ))
+                text, settings, read, used = (file.metadata.get(key) for key in (KEY, SETTINGS, READ, VERSIONS))
                 yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
             if settings is not None:
                 yield from _other_settings(report, parse_json(settings, str(place)))
             if read is not None:
                 yield from _other_files(report, parse_json(read, str(place)))
+            if used is not None and parse_json(used, str(place)) != dict(report.versions):
+                yield "its versions of packages are not those that the ranks that it kept say"
             kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
             if parameters_as(AuditParameters, report).asked != kept:
                 yield "what it says that it was asked is not what the ranks that it kept say"
@@ -50,12 +52,12 @@ def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> 
             continue  # unreadable ranks are reported by another check
 
 
-def keeps_settings(path: Path, report: PrivacyReport, files: NamedFiles) -> bool:
-    """Whether ranks that the audit kept are present and record all parameters of its report."""
+def kept_keys(path: Path, report: PrivacyReport, files: NamedFiles) -> frozenset[str]:
+    """The keys in the header of the ranks that the audit kept, if present: ``SETTINGS`` and others above."""
     for place in _ranks(path, report, files):
         with suppress(InputError), SafetensorsFile(place) as file:
-            return SETTINGS in file.metadata
-    return False
+            return frozenset(file.metadata)
+    return frozenset()
 
 
 def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Path]:

@@ -9,6 +9,10 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit
 
 EXTRACTION, SECRETS = "extraction", "secrets"
+#: The methods of the figures on secrets.
+SECRET_METHODS = (
+    "secret reconstruction", "secret completion", "secret trace", "secret protection", "secret baseline",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +32,7 @@ _TRACES = {
     ),
     SECRETS: _Traces(
         role="secrets",
-        methods=(
-            "secret reconstruction",
-            "secret completion",
-            "secret trace",
-            "secret protection",
-            "secret baseline",
-        ),
+        methods=SECRET_METHODS,
         arrays="secret.",
     ),
 }

@@ -16,12 +16,17 @@ METHODS = (BOUND, "one run, Steinke 2023", MAHLOUJIFAR)
 NOISE = "one run, stated steps"
 #: The pattern of the subject of a verdict on a claim, and the relative rounding of its six digits.
 CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
+#: The subject of the verdict on membership.
+MEMBERSHIP = "members cannot be told from non-members"
 #: The omission of bounds from a split with too few records for any bound.
 NO_BOUNDS = "bounds from the split"
 #: The quantities that compare rates on training text with rates on held-out text.
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 #: The blind baseline, and the AUC beyond it.
 BLIND, OVER_BLIND = "blind baseline", "AUC over the blind baseline's"
+#: What tells the records apart without the model, or by another one.
+LENGTH, CONTROL = "length baseline", "reference control"
+BASELINES = (BLIND, LENGTH, CONTROL)
 #: The interval of an AUC whose standard deviation comes from relabellings, and that of a fitted score, which may be
 #: wider. Older audits used the first for both.
 RELABELLED = "normal, standard deviation over relabellings"

@@ -16,7 +16,7 @@ from privctl.domain.verdict import Outcome
 from verify.audits.extraction import alike_texts
 from verify.audits.extraction import exact_tests as extraction_tests
 
-_EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
+EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
 _EXTRACTED = "rate on training text"
 #: Verbatim and near-verbatim.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -25,9 +25,9 @@ _PLANTED = frozenset({
     "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
 })  # fmt: skip
 #: Subjects of the verdict on each kind of attack.
-_MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
-_TRACE, _NOT_EASIER = "secret trace", "training made no secret easier to tell"
-_PROTECTION, _PLANNED = "secret protection", "(prior, posterior)-secret protection, as planned in "
+MEMORIZED, TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
+_TRACE, NOT_EASIER = "secret trace", "training made no secret easier to tell"
+_PROTECTION, PLANNED = "secret protection", "(prior, posterior)-secret protection, as planned in "
 #: With fewer canaries or secrets, and with references that tell as much as fewer canaries, finding nothing says little.
 _ENOUGH, _EFFECTIVE = 100, 46
 #: A plan's bounds that more than this share of first ranks must contradict are not tested by one run.
@@ -54,7 +54,7 @@ def other_verdicts(report: PrivacyReport, conditions: Sequence[Assumption], *, b
 
 
 def _extraction(report: PrivacyReport, *, by_coins: bool) -> Iterator[str]:
-    extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
+    extracted = {item.quantity: item for item in report.evidence if item.method == EXTRACTION}
     if _EXTRACTED not in extracted:
         return
     yield from missing_inputs(report, ("train",))
@@ -64,33 +64,33 @@ def _extraction(report: PrivacyReport, *, by_coins: bool) -> Iterator[str]:
     refuted = any((item.method, item.quantity) not in doubted for item in accusing)
     why = extraction_tests.why_inconclusive(extracted.get(_BEYOND[0]))
     why = ("what comes out is not compared with texts alike" if doubted else "") or why
-    yield from _conclusion(report, _MEMORIZED, refuted=refuted, why_undecided=why)
+    yield from _conclusion(report, MEMORIZED, refuted=refuted, why_undecided=why)
     yield from alike_texts.uncalled_for(report.evidence, () if by_coins else accusing)
 
 
 def _secrets(report: PrivacyReport) -> Iterator[str]:
     traces = [item for item in report.evidence if item.method == _TRACE]
-    if not traces and outcome_of(report, _NOT_EASIER) is None:
+    if not traces and outcome_of(report, NOT_EASIER) is None:
         return
     significant = [item for item in traces if _is_significant(item)]
     refuted = any(not alike_texts.is_doubtful(item, report.evidence) for item in significant)
     able = [item for item in traces if item.details.get("least_p_value", 0.0) <= item.details.get("level", 1.0)]
     most = max((min((size for size in item.samples.values() if size), default=0) for item in able), default=0)
     why = "its test is confounded" if significant else "" if most >= _ENOUGH else f"it compares no {_ENOUGH} secrets"
-    yield from _conclusion(report, _NOT_EASIER, refuted=refuted, why_undecided=why)
+    yield from _conclusion(report, NOT_EASIER, refuted=refuted, why_undecided=why)
     yield from _misread(traces)
 
 
 def _plan(report: PrivacyReport) -> Iterator[str]:
     """Checks the verdict on a plan of protection, which follows from a test of secrets drawn at random."""
     item = next((item for item in report.evidence if item.method == _PROTECTION), None)
-    subject = next((verdict.subject for verdict in report.verdicts if verdict.subject.startswith(_PLANNED)), None)
+    subject = next((verdict.subject for verdict in report.verdicts if verdict.subject.startswith(PLANNED)), None)
     if subject is None:
         if item is not None:
             yield f"{item.method}: it tests the bounds of a plan, and has no verdict on them"
         return
     names = {PurePosixPath(artifact.path).name for artifact in report.inputs if artifact.role == "plan"}
-    if subject.removeprefix(_PLANNED) not in names:
+    if subject.removeprefix(PLANNED) not in names:
         yield f"its verdict on {subject!r} is on a plan that its inputs do not name"
     refuted, why = False, "nothing tests the bounds of the plan"
     if item is not None:
@@ -113,7 +113,7 @@ def _canaries(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterat
     )
     broken = control or AssumptionState.VIOLATED in states.values()
     why = "a condition of its comparison does not hold" if broken else _why_few(report, tests)
-    yield from _conclusion(report, _TRACELESS, refuted=detected and not broken, why_undecided=why)
+    yield from _conclusion(report, TRACELESS, refuted=detected and not broken, why_undecided=why)
     yield from _misread(tests)
 
 

@@ -17,6 +17,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.version import VERSION
 from privctl.reports.audit_parameters import OF_ATTACKS, AuditParameters
 from privctl.reports.parameters import ScanParameters, parameters_as, unknown_entries
 from verify.compare import compare, shown
@@ -225,12 +226,13 @@ def _without_noise(report: PrivacyReport, parameters: StatedTraining) -> Iterato
                 yield f"mechanism's {name} is {known:g}, which no training of privctl knows of its loss"
 
 
-def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator[Omission]:
+def unchecked(report: PrivacyReport, *, kept_settings: bool = False, kept_versions: bool = False) -> Iterator[Omission]:
     """Names the entries that no check covers, and says whether a guarantee may rest on one.
 
-    ``kept_settings`` says that all parameters of an audit were compared with what it kept.
+    ``kept_settings`` says that all parameters of an audit were compared with what it kept, and ``kept_versions`` that
+    the versions of packages were.
     """
-    named = ["library versions", "its date"]
+    named = [*([] if kept_versions else ["library versions"]), "its date"]
     named += ["names and most numbers in its warnings"] if report.warnings else []
     named += ["what it says was left out"] if report.omissions else []
     named += ["the reasons of its verdicts"] if report.verdicts else []
@@ -238,8 +240,15 @@ def unchecked(report: PrivacyReport, *, kept_settings: bool = False) -> Iterator
     if parameters := [] if kept_settings else [*_names(report)]:
         named.append(f"the parameters {', '.join(parameters)}")
     but = ", but no guarantee rests on it" if report.guarantees or report.step in _MAKERS else ""
-    reason = f"no check rests on {', '.join(named[:-1])} and {named[-1]}: an edit there may go unnoticed{but}"
+    listed = " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+    reason = f"no check rests on {listed}: an edit there may go unnoticed{but}"
     yield Omission(what=_TITLE, reason=reason)
+    if report.guarantees and (writer := report.versions.get("privctl")) != VERSION:
+        yield Omission(
+            what="notes of another version",
+            reason=f"it says that privctl {writer or 'without a version'} wrote it, and this is {VERSION}: that a note "
+            "is missing beside a bound, which says what the bound does not cover, would not be noticed",
+        )
     if report.step == TRAINING:
         yield from _untested_measurements(training_of(report))
     test = training_of(report).contribution_test if report.step == TRAINING else None

@@ -18,7 +18,7 @@ from verify.files.configuration import misleading_reason
 from verify.files.places import located
 from verify.methods.expected import TRAINING
 
-_MODEL, _COMPANION, _NOISE = "model", "companion", "noise"
+_MODEL, _COMPANION, _NOISE, _CONFIG = "model", "companion", "noise", "config.json"
 #: Steps that check the configuration of the model they read, and write it to their output.
 _MAKERS = (TRAINING, _NOISE, "replay")
 
@@ -65,10 +65,10 @@ def _base_entries(report: PrivacyReport) -> Iterator[tuple[Path, Artifact]]:
 
 
 def _taken_instead(folder: Path, recorded: Collection[str]) -> Iterator[str]:
-    """The files in ``folder`` that are not ``recorded``, and whose weights a loader takes instead, or adds."""
+    """The files in ``folder`` that are not ``recorded``, and that a loader reads: a configuration, or weights."""
     gone = not any((folder / name).is_file() for name in {SINGLE_NAME, INDEX_NAME} & set(recorded))
     for name in sorted(os.listdir(folder)) if os.access(folder, os.R_OK) else ():
-        first = name in (SINGLE_NAME, INDEX_NAME)
+        first = name in (SINGLE_NAME, INDEX_NAME, _CONFIG)
         if name not in recorded and (first or adds_weights(name) or (gone and holds_weights(name))):
             yield name
 

@@ -21,7 +21,7 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
-from verify.audits.consistency import MEMBERSHIP
+from verify.audits.terms import MEMBERSHIP
 
 _ACCURACY = "accuracy"
 _NAMED = tuple(adjacency for adjacency in Adjacency if adjacency is not Adjacency.UNSTATED)

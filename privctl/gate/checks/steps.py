@@ -18,7 +18,7 @@ from privctl.gate.checks.permitted import why_permitted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from verify.audits.consistency import MEMBERSHIP
+from verify.audits.terms import MEMBERSHIP
 
 STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
 #: The most by which the clocks of two machines may differ.

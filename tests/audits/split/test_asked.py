@@ -6,6 +6,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from audits import ATTACKS, THOROUGH
 from audits.asked import ASKED, READ, SETTINGS
 from audits.split.findings import NO_BOUNDS
@@ -116,6 +119,26 @@ def test_every_file_and_report_is_one_that_the_ranks_record(audited: Path) -> No
     parent = ParentReport(path="other.report.json", digest=report.outputs[0].digest)
     for parents in ((parent,), (*report.parents, parent)):
         assert of_ranks(audited, replace(report, parents=parents)) == [f"the reports that it builds on {says}"]
+
+
+@pytest.mark.parametrize("package", ["numpy", "privctl"])
+def test_versions_are_those_that_the_ranks_record(package: str, audited: Path) -> None:
+    """With another numpy, p-values and intervals are compared roughly or not at all."""
+    report = read_report(audited)
+    without = {name: version for name, version in report.versions.items() if name != package}
+    for versions in ({**without, package: "0.0"}, without, {}):
+        found = of_ranks(audited, replace(report, versions=versions))
+        assert found == ["its versions of packages are not those that the ranks that it kept say"]
+
+
+def test_verify_says_what_another_numpy_cannot_draw_again(audited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    omitted = {omission.what for omission in verify(audited, read(audited)).omissions}
+    monkeypatch.setattr(np, "__version__", "1.0")
+    found = verify(audited, read(audited))
+    assert found.exit_code == 0
+    more = [omission for omission in found.omissions if omission.what not in omitted]
+    assert [omission.what for omission in more] == ["labels drawn again"]
+    assert f"numpy {read(audited).versions['numpy']}, and 1.0 is installed" in more[0].reason
 
 
 def test_an_audit_names_what_it_measured(audited: Path) -> None:

@@ -40,6 +40,15 @@ def test_a_report_without_versions_has_the_line_too(kinds: Kinds) -> None:
         assert line.endswith("but no guarantee rests on it")
 
 
+def test_a_report_of_another_version_may_lack_notes(kinds: Kinds) -> None:
+    versions = json.loads(kinds["dp-sgd"].path.read_text())["versions"]
+    for other, shown in (("0.0", "privctl 0.0 wrote it"), (None, "privctl without a version wrote it")):
+        now = {name: version for name, version in versions.items() if name != "privctl"}
+        found = changed(kinds, "dp-sgd", versions=now if other is None else {**now, "privctl": other})
+        assert any(o.what == "notes of another version" and shown in o.reason for o in found.omissions)
+    assert all(o.what != "notes of another version" for o in changed(kinds, "dp-sgd", versions=versions).omissions)
+
+
 @pytest.mark.parametrize(
     ("name", "entry", "words"),
     [

@@ -84,8 +84,8 @@ def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParamet
         return _reason_fault(item, event if one_kind else None, bounds, independent=is_own_training)
     if not isinstance(event, GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
-    share, independent = item.details["share"], bool(item.details["independent"])
-    if independent is not is_own_training:
+    share = item.details["share"]
+    if item.details["independent"] != float(is_own_training):
         return f"what shows of one canary is {'not ' * (not is_own_training)}independent of the others in such steps"
     near = 1e-9 * event.noise_multiplier
     if not (

@@ -46,7 +46,7 @@ def recount_extraction(path: Path, report: PrivacyReport, files: NamedFiles) -> 
         return Recounted(wrong=(f"what it kept of its texts cannot be read ({fault})",))
     if kept is None:
         return Recounted()
-    items, wrong = [], list(_records(report, settings, kept))
+    items, wrong = [], [*_records(report, settings, kept), *recounted_alike.left_out(report.evidence, kept)]
     for item in report.evidence:
         try:
             faults = _faults(item, kept, settings)

@@ -6,7 +6,7 @@ Which texts resemble each other is the audit's word: verify has no texts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,16 @@ _CLOSE = 1e-9
 def repeats(item: Evidence) -> bool:
     """Whether ``item`` repeats a comparison among similar texts."""
     return item.quantity.endswith(ALIKE)
+
+
+def left_out(evidence: Sequence[Evidence], kept: KeptExtraction) -> Iterator[str]:
+    """Yields a sentence for each comparison among similar texts that was kept, and that ``evidence`` does not state."""
+    for item in evidence:
+        repeated = f"{item.quantity}{ALIKE}"
+        if kept.blocks(item.method, item.quantity) is not None and all(
+            (other.method, other.quantity) != (item.method, repeated) for other in evidence
+        ):
+            yield f"{item.method}: it states no {repeated!r}, which it measured"
 
 
 def fault(item: Evidence, kept: KeptExtraction, settings: Mapping[str, Any]) -> str | None:

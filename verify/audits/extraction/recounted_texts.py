@@ -85,10 +85,15 @@ def sampling_fault(item: Evidence, kept: KeptExtraction) -> str:
     stated = item.details["expected_share"]
     if not shares[0] - 1e-9 <= stated <= shares[1] + 1e-9:
         return f"its expected_share is {stated:.6g}, and what was kept gives {shares[0]:.4g} to {shares[1]:.4g}"
-    fewest = [_queries(float(end.max()), item.details["probability"]) for end in ends]
-    if not fewest[1] * (1 - 1e-9) - 1 <= item.details.get("fewest_queries", math.inf) <= fewest[0] * (1 + 1e-9) + 1:
-        return f"its fewest_queries are not the {fewest[1]:.4g} to {fewest[0]:.4g} that what was kept gives"
+    most, fewest = (_whole(_queries(float(end.max()), item.details["probability"])) for end in ends)
+    if not fewest * (1 - 1e-9) <= item.details.get("fewest_queries", math.inf) <= most * (1 + 1e-9):
+        return f"its fewest_queries are not the {fewest:.4g} to {most:.4g} that what was kept gives"
     return ""
+
+
+def _whole(queries: float) -> float:
+    """``queries`` rounded up, but for what rounding adds."""
+    return queries if math.isinf(queries) else math.ceil(queries * (1 - 1e-12))
 
 
 def _success(logp: NDArray[np.float64], queries: float) -> NDArray[np.float64]:

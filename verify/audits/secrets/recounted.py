@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import readable
 from privctl.storage.digest import NamedFiles
+from verify.audits.ranks.drawn_again import is_same_numpy
 from verify.audits.recounted import Recounted, kept_file
 from verify.audits.secrets import rates, records_alone, traces
 from verify.audits.secrets.kept import KeptSecrets, kept_secrets
@@ -36,7 +35,7 @@ def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     place = kept_file(path, report, files)
     if kept is None or place is None:
         return Recounted()
-    drawn = _Drawn(seed=stated.secrets.get("seed"), same=report.versions.get("numpy") == np.__version__)
+    drawn = _Drawn(seed=stated.secrets.get("seed"), same=is_same_numpy(report))
     kinds = [
         item.quantity.removeprefix(rates.KIND)
         for item in report.evidence

@@ -97,6 +97,7 @@ def test_forged_figures_do_not_stand() -> None:
         (changed(report, noise, epsilon=noise.details["epsilon"] * 1.03), parameters, "such steps have an epsilon of"),
         (changed(report, noise, stated=1.0), parameters, "do not fit each other"),
         (changed(report, noise, independent=0.0), parameters, "independent of the others in such steps"),
+        (changed(report, noise, independent=0.5), parameters, "independent of the others in such steps"),
         (report, replace(parameters, canary_commitment="c"), "not independent of the others in such steps"),
         (report, replace(parameters, canary_steps=None), "does not say on what it rests"),
         (report, replace(parameters, canary_mechanism=None), "no one kind of Gaussian steps"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from audits.extraction.grid import PROBABILITIES, QUERIES, points_found
 from privctl.cli import run
+from privctl.domain.evidence import Bound, Evidence
 from privctl.storage.arrays import read_arrays, write_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
@@ -20,8 +22,10 @@ from tests.audits.extraction.test_untargeted import TOLD, folder
 from tests.few import few
 from tests.verify.audits.test_mutants_of_audits import Place, accused, mutants
 from tests.verify.mutants import at
+from verify.audits.extraction.alike_texts import ALIKE
 from verify.audits.extraction.kept import _KINDS, KeptExtraction, count_of
 from verify.audits.extraction.recounted_texts import points_found as read_again
+from verify.audits.extraction.recounted_texts import sampling_fault
 from verify.run import read, verify
 
 __all__ = ["folder"]  # a fixture
@@ -63,6 +67,18 @@ def test_every_figure_is_computed_again_and_no_text_is_kept(plain: Path) -> None
     with SafetensorsFile(scores_of(plain)) as file:
         assert all(len(tensor.shape) == 1 for tensor in file.tensors), "no row of tokens"
         assert {tensor.name.rpartition(".")[2] for tensor in file.tensors} <= {*_KINDS, "near_line", "skipped_line"}
+
+
+@pytest.mark.forged("a comparison is left out")
+def test_a_comparison_among_texts_alike_that_was_kept_is_stated(plain: Path) -> None:
+    report = json.loads(plain.read_text())
+    alike = [item for item in report["evidence"] if item["quantity"].endswith(ALIKE)]
+    assert alike
+    other = plain.with_name("without-alike.report.json")
+    for item in alike:
+        other.write_text(json.dumps(report | {"evidence": [each for each in report["evidence"] if each != item]}))
+        says = f"{item['method']}: it states no {item['quantity']!r}, which it measured"
+        assert ("evidence", says) in (accused(other) or ())
 
 
 def may_pass(word: str, place: Place, report: Report) -> bool:
@@ -196,3 +212,23 @@ def test_groups_are_counted_by_their_largest() -> None:
     assert count_of(np.array([True, False, False, False, True]), units).tolist() == [False, True, True]
     assert count_of(np.array([1, 2, 5, 0, 4]), units).tolist() == [2, 5, 4]
     assert count_of(np.array([1, 2]), None).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("chance", "fewest", "less", "more"), [(0.9, 1, 0, 2), (0.01, 69, 67, 72), (0.0001, 6932, 6686, 7187)]
+)
+def test_the_fewest_queries_are_those_of_the_likeliest_text(chance: float, fewest: int, less: int, more: int) -> None:
+    """For a text of probability 0.01, 69 queries find it half of the time: 1 - 0.99^69 = 0.500163.
+
+    Log-probabilities are kept to 8 bits, so that numbers between ``less`` and ``more`` are possible too.
+    """
+    logp = np.array([math.log(chance), -20.0])
+    kept = KeptExtraction(arrays={"train": np.ones(2, np.bool_), "logp": logp})
+    share = float(np.mean(1 - (1 - np.exp(logp)) ** 100))
+    details = {"queries": 100, "probability": 0.5, "expected_share": share}
+    for stated in (0, less, fewest, more):
+        item = Evidence(
+            method="extraction", quantity="training text found in 100 queries with probability 0.5",
+            estimate=0.5, bound=Bound.NONE, details={**details, "fewest_queries": stated},
+        )  # fmt: skip
+        assert bool(sampling_fault(item, kept)) is (stated != fewest), stated
