@@ -37,7 +37,11 @@ _THEN = (
 
 
 class _Methods(SuggestingGroup):
-    """A group with one command for each training method."""
+    """A group with one command for each training method, made on first use: each call looks it up twice."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._made: dict[str, tuple[TrainingMethod, click.Command]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the methods, in the order of their table."""
@@ -45,7 +49,13 @@ class _Methods(SuggestingGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of the method called ``name``; None where there is no such method."""
-        return _command(method_named(name)) if name in METHODS else None
+        if name not in METHODS:
+            return None
+        method = method_named(name)
+        made = self._made.get(name)
+        if made is None or made[0] is not method:
+            self._made[name] = made = method, _command(method)
+        return made[1]
 
 
 @click.group(cls=_Methods)

@@ -125,7 +125,8 @@ def _places(model: nn.Module) -> dict[str, str]:
     """A tensor late in the network, one in the middle, and the embedding or whatever comes first."""
     from privctl.train.directional.cost import work
 
-    above = {name: work(model, [name]).above for name, p in model.named_parameters() if p.dim() > 1}
+    names = [name for name, p in model.named_parameters() if p.dim() > 1]
+    above = {name: share.above for name, share in zip(names, work(model, *([name] for name in names)), strict=True)}
     first = next(iter(above))
     return {
         "late": min(above, key=lambda name: abs(above[name] - 0.12)),

@@ -71,3 +71,11 @@ def test_an_output_with_a_slash_at_its_end(start: Path, tmp_path: Path, capfd: p
     assert all(Path(name).exists() for name in files)
     (advice,) = re.findall(r"audit it: privctl (.+)", notes)
     assert Path(shlex.split(advice)[-1]).is_file()
+
+
+def test_a_command_is_made_once() -> None:
+    context = click.Context(root)
+    group = root.get_command(context, "retrain")
+    assert isinstance(group, click.Group)
+    assert all(group.get_command(context, name) is group.get_command(context, name) for name in METHODS)
+    assert group.get_command(context, "no-method") is None

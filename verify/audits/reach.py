@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence
@@ -178,6 +179,7 @@ def chance_to_decide(texts: int, rate: float, other: float, tail: float) -> floa
     return found / _PARTS
 
 
+@lru_cache(maxsize=4096)  # quantiles of a small count repeat, and so do counts while the texts needed are searched for
 def _fewest_beyond(train: int, most: int, total: int, tail: float) -> int:
     """The fewest of ``train`` whose interval lies above that of ``most`` / ``total``; ``train`` + 1 if none does."""
     if most >= total:
@@ -186,6 +188,7 @@ def _fewest_beyond(train: int, most: int, total: int, tail: float) -> int:
     return 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
 
 
+@lru_cache(maxsize=4096)
 def _rate_reaching(fewest: int, trials: int) -> float:
     return _root(lambda rate: 1 - at_most(fewest - 1, trials, rate) >= _POWER)
 

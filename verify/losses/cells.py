@@ -171,16 +171,36 @@ def _loss(x: Floats, steps: Floats, logs: Floats) -> Floats:
     """Log sum_k w_k exp(a_k x - a_k^2 / 2), with small relative error also near 0."""
     if len(steps) == 1:
         return np.asarray(steps[0] * (x - steps[0] / 2) + logs[0])
-    change, top = np.zeros_like(x), np.full_like(x, -np.inf)
-    exponents = [step * (x - step / 2) for step in steps]
-    for growth, log in zip(exponents, logs, strict=True):
-        change += math.exp(log) * np.expm1(np.minimum(growth, 1.0))
-        np.maximum(top, growth + log, out=top)
+    largest = np.maximum.reduce([step * (x - step / 2) for step in steps])
+    # Each output takes one of two sums, which are the cost of all bounds of sampled noise.
+    near = np.flatnonzero(largest <= 1)
+    change = _change(x[near], steps, logs)
+    near, change = near[change > -0.5], change[change > -0.5]
+    far = np.ones(len(x), bool)
+    far[near] = False
+    losses = np.empty_like(x)
+    losses[near] = np.log1p(change)
+    losses[far] = _log_of_sum(x[far], steps, logs)
+    return losses
+
+
+def _change(x: Floats, steps: Floats, logs: Floats) -> Floats:
+    """The likelihood ratio at outputs ``x`` less 1, accurate near 0."""
+    change = np.zeros_like(x)
+    for step, log in zip(steps, logs, strict=True):
+        if step:
+            change += math.exp(log) * np.expm1(step * (x - step / 2))
+    return change
+
+
+def _log_of_sum(x: Floats, steps: Floats, logs: Floats) -> Floats:
+    """The loss at outputs ``x``, accurate where it is not near 0, however large."""
+    terms = [step * (x - step / 2) + log for step, log in zip(steps, logs, strict=True)]
+    top = np.maximum.reduce(terms)
     total = np.zeros_like(x)
-    for growth, log in zip(exponents, logs, strict=True):
-        total += np.exp(growth + log - top)
-    small = (np.maximum.reduce(exponents) <= 1) & (change > -0.5)
-    return np.asarray(np.where(small, np.log1p(np.where(small, change, 0.0)), top + np.log(total)))
+    for term in terms:
+        total += np.exp(term - top)
+    return np.asarray(top + np.log(total))
 
 
 def _slope(x: Floats, steps: Floats, logs: Floats) -> Floats:
@@ -196,6 +216,7 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     gap, span = np.diff(edges), np.diff(losses)
     flat = span < _FLAT
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        whole = np.expm1(-span)
         for node, weight in zip(_NODES, _WEIGHTS, strict=True):
             x = edges[:-1] + node * gap
             loss = np.clip(_loss(x, steps, logs), losses[:-1], losses[1:])
@@ -204,7 +225,7 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
             q += share * np.exp(-x * x / 2)
             p += with_record
             # The part of an atom at loss l that preserves both masses: (1 - e^-(l - low)) / (1 - e^-(high - low)).
-            up += with_record * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))
+            up += with_record * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / whole)
     return p, q, np.minimum(up, p)
 
 

@@ -22,26 +22,34 @@ class WorkShare:
     alone: float
 
 
-def work(network: nn.Module, names: Collection[str]) -> WorkShare:
-    """The work shares of the parameters ``names``.
+def work(network: nn.Module, *groups: Collection[str]) -> list[WorkShare]:
+    """The work shares of each of ``groups`` of parameter names, in one walk through the network.
 
     Assumes that modules run in the order of registration and multiply by each weight of two or more dimensions once per
     position; an embedding does not multiply, but an output layer tied to it does.
     """
-    requested = {id(network.get_parameter(name)) for name in names}
-    above = alone = total = 0.0
-    reached = False
+    named = dict(network.named_parameters(remove_duplicate=False))
+    below: dict[int, float] = {}  # what is multiplied before the first use of each parameter
+    own: dict[int, float] = {}
+    total = 0.0
     for module in network.modules():
         parameters = list(module.parameters(recurse=False))
-        reached = reached or any(id(p) in requested for p in parameters)
+        for parameter in parameters:
+            below.setdefault(id(parameter), total)
         if isinstance(module, nn.Embedding):
             continue
         for parameter in parameters:
             size = float(parameter.numel()) if parameter.dim() > 1 else 0.0
             total += size
-            above += size if reached else 0.0
-            alone += size if id(parameter) in requested else 0.0
-    return WorkShare(above=above / total, alone=alone / total) if total else WorkShare(above=1.0, alone=1.0)
+            own[id(parameter)] = own.get(id(parameter), 0.0) + size
+    if not total:
+        return [WorkShare(above=1.0, alone=1.0) for _ in groups]
+    shares = []
+    for names in groups:
+        asked = {id(named[name]) for name in names}
+        above = total - min((below[key] for key in asked), default=total)
+        shares.append(WorkShare(above=above / total, alone=sum(own.get(key, 0.0) for key in asked) / total))
+    return shares
 
 
 def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: WorkShare, *, per_example: bool) -> float:
@@ -73,16 +81,15 @@ def rank_methods(network: nn.Module, groups: Sequence[Collection[str]], *, per_e
     always cheaper for a sum. Products with per-example gradients are considered only per example and for several
     groups: for one group, forward mode needs less memory at about the same cost.
     """
-    works = [work(network, group) for group in groups]
-    together = work(network, [name for group in groups for name in group])
+    *works, together = work(network, *groups, [name for group in groups for name in group])
     methods = [
         DerivativeMethod.PARTIAL,
         DerivativeMethod.DIFFERENCE,
         *([DerivativeMethod.FORWARD] if per_example else []),
         *([DerivativeMethod.PRODUCTS] if per_example and len(groups) > 1 else []),
     ]
-    coarse = any(torch.finfo(network.get_parameter(n).dtype).bits < 32 for group in groups for n in group)
-    if coarse:
+    named = dict(network.named_parameters(remove_duplicate=False))
+    if any(torch.finfo(named[name].dtype).bits < 32 for group in groups for name in group):
         methods.remove(DerivativeMethod.DIFFERENCE)
 
     def price(method: DerivativeMethod) -> float:

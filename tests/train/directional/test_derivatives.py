@@ -20,6 +20,7 @@ from tests.train.clipping.support import causal, classified, squared, tokens
 from tests.train.clipping.test_engine import Adapted
 from tests.train.clipping.test_families import gpt2, resnet
 from tests.train.directional.support import FAMILIES, Case, case, grouped_norms, groups, product, state
+from tests.work import calls
 
 EXACT = (
     DerivativeMethod.BACKWARD, DerivativeMethod.PARTIAL, DerivativeMethod.FORWARD, DerivativeMethod.PRODUCTS
@@ -344,14 +345,25 @@ def test_the_method_is_chosen_by_cost() -> None:
 
 def test_work_above_and_in_a_tensor() -> None:
     model = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 4))
-    assert cost.work(model, ["0.weight"]) == cost.WorkShare(above=1.0, alone=0.0)
-    assert cost.work(model, ["1.bias"]) == cost.WorkShare(above=1.0, alone=0.0)
-    assert cost.work(model, ["2.weight"]) == cost.WorkShare(above=0.5, alone=0.0)
-    assert cost.work(model, ["3.weight", "2.weight"]) == cost.WorkShare(above=0.5, alone=0.5)
+    asked = (["0.weight"], ["1.bias"], ["2.weight"], ["3.weight", "2.weight"])
+    shares = ((1.0, 0.0), (1.0, 0.0), (0.5, 0.0), (0.5, 0.5))
+    expected = [cost.WorkShare(above=above, alone=alone) for above, alone in shares]
+    assert cost.work(model, *asked) == expected
+    assert [share for group in asked for share in cost.work(model, group)] == expected
     tied = gpt2()
-    share = cost.work(tied, ["transformer.wte.weight"])
+    (share,) = cost.work(tied, ["transformer.wte.weight"])
     assert share.above == 1
     assert share.alone == pytest.approx(40 * 16 / (40 * 16 + 2 * 12 * 16 * 16))
+
+
+def test_the_network_is_walked_through_once_for_all_groups() -> None:
+    model = gpt2(n_layer=4)
+    names = [name for name, _ in model.named_parameters()]
+    one, many = (
+        calls(lambda asked=asked: cost.rank_methods(model, asked, per_example=True))
+        for asked in ([names[:1]], [[name] for name in names])
+    )
+    assert many < 1.5 * one
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -21,9 +21,10 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from tests.work import calls
+from verify.audits import reach
 from verify.audits.consistency import faults
 from verify.audits.extraction import exact_tests as extraction_tests
-from verify.audits.reach import detectable_fault
+from verify.audits.reach import chance_to_decide, detectable_fault
 from verify.laws.counts import at_most, gamma_beyond
 
 
@@ -181,3 +182,11 @@ def test_extraction_that_might_have_been_missed_is_not_called_none(item: Evidenc
     found = [fault for fault in faults(claiming) if "its verdict on" in fault]
     assert bool(found) is bool(why)
     assert all(why in fault for fault in found)
+
+
+def test_quantiles_of_a_small_count_are_looked_for_once() -> None:
+    """Of 60 texts at a rate of 0.05, the 25 quantiles are eight counts."""
+    reach._fewest_beyond.cache_clear()
+    first = calls(lambda: chance_to_decide(60, 0.3, 0.05, 0.0125))
+    assert reach._fewest_beyond.cache_info().misses == 8
+    assert calls(lambda: chance_to_decide(60, 0.3, 0.05, 0.0125)) < first / 2
