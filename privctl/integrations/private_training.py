@@ -102,7 +102,7 @@ class PrivateTraining(NotATuple):
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
         self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
-        self._neighbours = Neighbours(users.per_draw, self._engine.trainable)
+        self._neighbours = Neighbours(users.per_draw, model, self._engine.trainable)
         self.loader = PoissonLoader(
             batches.rate,
             dataset,
@@ -168,10 +168,10 @@ class PrivateTraining(NotATuple):
         require_as_begun(self._engine.trainable)
         rows = self._drawn.expected()
         try:
-            per_draw = self._users.per_draw
+            per_draw, own_losses = self._users.per_draw, self._users.together(losses_of, rows)
             # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
-            own_losses = self._users.together(losses_of, rows)
             with use_kernels(self._fusible), fixed_seed(self._parameters[0].device, secret_seed()):
+                self._neighbours.before(own_losses, rows)
                 clipped = self._engine.accumulate(own_losses, weight=1 / self._batch_size, run=per_draw)
                 require_rows(len(clipped.losses) * per_draw, rows)
                 reduced = self._engine.reduced or self._margin.reduced
