@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -93,7 +94,7 @@ class CarriedState:
     def _note_variables(self, function: FunctionType) -> None:
         for cell in function.__closure__ or ():
             for content in _contents(cell):
-                self._restoring.append(lambda cell=cell, content=content: setattr(cell, "cell_contents", content))
+                self._restoring.append(partial(setattr, cell, "cell_contents", content))
                 self._note(content)
         if not _is_own(function):
             return
@@ -126,7 +127,7 @@ def _put_back(attributes: dict[str, Any], own: dict[str, Any]) -> None:
 
 def _write(tensor: Tensor, copied: Tensor) -> None:
     if tensor.shape != copied.shape or tensor.dtype != copied.dtype:
-        tensor.set_(copied.clone())
+        tensor.data = copied.clone()
     elif not torch.equal(tensor, copied):
         tensor.copy_(copied)
 

@@ -41,6 +41,14 @@ _OF_OPACUS = {
     "target_epsilon": "epsilon",
     "target_delta": "delta",
 }
+#: Optimizers that cannot make a private step, and why.
+_UNFIT = (
+    (
+        torch.optim.LBFGS,
+        "computes several gradients in a step, and a private step has one with noise",
+    ),
+    (torch.optim.SparseAdam, "takes sparse gradients only, and those with noise are dense"),
+)
 
 
 def _refusing_names_of_opacus(function: Callable[_Given, PrivateTraining]) -> Callable[_Given, PrivateTraining]:
@@ -187,8 +195,20 @@ def _require_kinds(model: object, optimizer: object, loader: object) -> None:
             "torch.compile made the model, and each example's gradient is taken at its layers as they run; give the "
             "model from before that, and call it in the loop"
         )
+    if isinstance(model, nn.Module) and any(_is_spread(module) for module in model.modules()):
+        raise CommandError(
+            "DataParallel computes the model's rows on several devices, by copies whose gradients cannot be clipped "
+            "here; give the model inside it, and compute large batches by pieces(ROWS)"
+        )
+    for unfit, why in _UNFIT:
+        if isinstance(optimizer, unfit):
+            raise CommandError(f"{unfit.__name__} {why}; give another optimizer, such as SGD or Adam")
     if hasattr(optimizer, "accelerator_state"):
         raise CommandError("accelerate prepared the optimizer; give the model, optimizer and loader from before that")
+
+
+def _is_spread(module: nn.Module) -> bool:
+    return isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
 
 
 def _require_numbers(**given: object) -> None:

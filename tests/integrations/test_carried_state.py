@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ class _RunningMean(_Network):
 
 
 class _WrittenInPlace(_Network):
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(5), persistent=False)
@@ -92,10 +95,14 @@ def _train(network: nn.Module, losses: Callable[[Tensor, Tensor], Tensor] | None
     data = TensorDataset(torch.randn(60, 5), torch.randint(0, 3, (60,)))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     private = privctl.make_private(network, optimizer, DataLoader(data, batch_size=20), noise_multiplier=1.0)
-    compute = losses or (lambda inputs, labels: functional.cross_entropy(network(inputs), labels, reduction="none"))
+
+    def usual(inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(network(inputs), labels, reduction="none")
+
+    compute = losses or usual
     for _ in range(3):
         for inputs, labels in private.loader:
-            private.backward(lambda x=inputs, y=labels: compute(x, y))
+            private.backward(partial(compute, inputs, labels))
             optimizer.step()
     return private.steps_begun
 
