@@ -21,6 +21,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.integrations.own_model import is_compiled
 from privctl.integrations.private_loader import steps_per_pass
 from privctl.integrations.private_training import PrivateTraining
+from privctl.integrations.shared_records import require_own_items
 from privctl.integrations.users import Users, require_each_once, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (
@@ -126,6 +127,7 @@ def make_private(
     user_records = users_of(users, _records(loader), unit, records_per_draw)
     if users is None:
         require_each_once(loader.dataset)
+    require_own_items(loader.dataset, users)
     examples, size = user_records.count, _size(loader, user_records)
     most_steps: int | None = None
     rate = size / examples

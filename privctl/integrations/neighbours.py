@@ -128,7 +128,7 @@ class Neighbours:
 
         def second_losses(mode: AbstractContextManager[object]) -> list[Tensor]:
             before.restore()
-            with _same_draws(device, seed):
+            with same_draws(device, seed):
                 losses(mode)
             return plain()
 
@@ -193,7 +193,7 @@ def _depends(
 
 
 def _tried(compute: Callable[[], list[Tensor]], device: torch.device, seed: int) -> _Trial:
-    with _same_draws(device, seed):
+    with same_draws(device, seed):
         values = compute()
         states = [state.numpy().tobytes() for state in random_states(device)]
         numbers = repr(np.random.get_state()) + repr(random.getstate())
@@ -201,7 +201,7 @@ def _tried(compute: Callable[[], list[Tensor]], device: torch.device, seed: int)
 
 
 @contextmanager
-def _same_draws(device: torch.device, seed: int) -> Iterator[None]:
+def same_draws(device: torch.device, seed: int) -> Iterator[None]:
     """Inside, the global generators of torch, numpy and Python are seeded; afterwards they are what they were."""
     ours, arrays = random.getstate(), np.random.get_state()
     try:

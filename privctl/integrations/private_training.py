@@ -305,9 +305,8 @@ class PrivateTraining(NotATuple):
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED and not self._left:
             raise CommandError(
-                "the previous batch was not stepped; for every batch, call backward, and step() of the optimizer that "
-                "make_private was given. To accumulate gradients, give the loader the whole batch_size, and use "
-                "pieces(ROWS)"
+                "the previous batch was not stepped; call backward and step() of the optimizer given to make_private "
+                "for every batch. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
             )
         if len(self._dataset) != self._users.records:
             raise CommandError(

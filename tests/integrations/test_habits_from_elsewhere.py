@@ -210,5 +210,5 @@ def test_a_step_of_another_optimizer_is_answered_with_the_one_given() -> None:
     before = [parameter.detach().clone() for parameter in loop.model.parameters()]
     other.step()
     assert all(torch.equal(*pair) for pair in zip(before, loop.model.parameters(), strict=True))
-    with pytest.raises(CommandError, match=r"step\(\) of the optimizer that make_private was given"):
+    with pytest.raises(CommandError, match=r"step\(\) of the optimizer given to make_private"):
         next(batches)
