@@ -41,7 +41,7 @@ class CarriedState:
         self._restoring: list[Callable[[], object]] = []
         for module in network.modules():
             self._note_module(module)
-        self._note(function)
+        self._note_all([function])
 
     def restore(self) -> None:
         """Put everything back."""
@@ -83,7 +83,7 @@ class CarriedState:
 
     def _note_all(self, values: Iterable[Any]) -> None:
         for value in values:
-            self._note(value)
+            self._note(value.func if isinstance(value, partial) else value)
 
     def _note_tensor(self, tensor: Tensor) -> None:
         plain = tensor.is_leaf and tensor.layout is torch.strided and not tensor.is_inference()
@@ -95,7 +95,7 @@ class CarriedState:
         for cell in function.__closure__ or ():
             for content in _contents(cell):
                 self._restoring.append(partial(setattr, cell, "cell_contents", content))
-                self._note(content)
+                self._note_all([content])
         if not _is_own(function):
             return
         variables = function.__globals__
