@@ -21,6 +21,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.integrations.own_model import is_compiled
 from privctl.integrations.private_loader import steps_per_pass
 from privctl.integrations.private_training import PrivateTraining
+from privctl.integrations.shared_records import require_own_items
 from privctl.integrations.users import Users, require_each_once, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (
@@ -41,6 +42,14 @@ _OF_OPACUS = {
     "target_epsilon": "epsilon",
     "target_delta": "delta",
 }
+#: Optimizers that cannot make a private step, and why.
+_UNFIT = (
+    (
+        torch.optim.LBFGS,
+        "computes several gradients in a step, and a private step has one with noise",
+    ),
+    (torch.optim.SparseAdam, "takes sparse gradients only, and those with noise are dense"),
+)
 
 
 def _refusing_names_of_opacus(function: Callable[_Given, PrivateTraining]) -> Callable[_Given, PrivateTraining]:
@@ -118,6 +127,7 @@ def make_private(
     user_records = users_of(users, _records(loader), unit, records_per_draw)
     if users is None:
         require_each_once(loader.dataset)
+    require_own_items(loader.dataset, users)
     examples, size = user_records.count, _size(loader, user_records)
     most_steps: int | None = None
     rate = size / examples
@@ -187,8 +197,20 @@ def _require_kinds(model: object, optimizer: object, loader: object) -> None:
             "torch.compile made the model, and each example's gradient is taken at its layers as they run; give the "
             "model from before that, and call it in the loop"
         )
+    if isinstance(model, nn.Module) and any(_is_spread(module) for module in model.modules()):
+        raise CommandError(
+            "DataParallel computes the model's rows on several devices, by copies whose gradients cannot be clipped "
+            "here; give the model inside it, and compute large batches by pieces(ROWS)"
+        )
+    for unfit, why in _UNFIT:
+        if isinstance(optimizer, unfit):
+            raise CommandError(f"{unfit.__name__} {why}; give another optimizer, such as SGD or Adam")
     if hasattr(optimizer, "accelerator_state"):
         raise CommandError("accelerate prepared the optimizer; give the model, optimizer and loader from before that")
+
+
+def _is_spread(module: nn.Module) -> bool:
+    return isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
 
 
 def _require_numbers(**given: object) -> None:

@@ -3,8 +3,8 @@
 A record may change what it adds to the sum itself, but not what others add. A count or mean over the batch in the loss,
 a network that scales its inputs by those of the batch, and mixup break this, and autograd's graph need not show it. So
 a batch is computed again with either half of its records replaced by one of the others: what is computed from the
-remaining ones must stay the same. What cannot be computed twice alike, or draws other random numbers for other records,
-is not judged.
+remaining ones must stay the same. So must the losses of a batch that is computed after such a changed one. What cannot
+be computed twice alike, or draws other random numbers for other records, is not judged.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privctl.domain.errors import InputError
+from privctl.integrations.carried_state import CarriedState
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.train.clipping.passes import gradients_set_aside
 from privctl.train.clipping.use import WithoutDraws, random_states, tensors_in
@@ -47,8 +48,9 @@ class _Trial(NamedTuple):
 class Neighbours:
     """The tests of one training of the ``trainable`` parameters, on examples of ``run`` consecutive rows each."""
 
-    def __init__(self, run: int, trainable: Mapping[str, nn.Parameter]) -> None:
-        self._run, self._trainable = run, trainable
+    def __init__(self, run: int, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+        self._run, self._model, self._trainable = run, model, trainable
+        self._before: CarriedState | None = None
         #: By test, the numbers of rows of the batches that seemed dependent; and how many more batches to test.
         self._suspected: dict[str, list[int]] = {}
         self._remaining: dict[str, int] = {}
@@ -74,14 +76,31 @@ class Neighbours:
                 "scale them by what is in the batch"
             )
 
+    def before(self, losses_of: Callable[[], Tensor], rows: int) -> None:
+        """Take down what ``losses_of`` carries from earlier calls; call this before each pass of ``rows`` rows."""
+        self._before = CarriedState(losses_of, self._model) if self._wanted("losses", rows) else None
+
     def require_own_losses(
         self, losses_of: Callable[[], Tensor], batch: Any, drawn: DrawnRows, *, reduced: bool
     ) -> None:
         """Raise InputError if ``losses_of`` (n,) computes the losses of examples from several examples of ``batch``.
 
-        These are the losses of the current rows of those ``drawn``. Gradients of parameters stay as they are.
-        ``reduced`` means that something is in half precision.
+        The same if it computes them from the rows of earlier batches. These are the losses of the current rows of those
+        ``drawn``. Gradients of parameters stay as they are, and so does what is carried from call to call. ``reduced``
+        means that something is in half precision.
         """
+        before, self._before = self._before, None
+        if before is None:
+            return
+        after = CarriedState(losses_of, self._model)
+        try:
+            self._require_own_losses(losses_of, batch, drawn, before, reduced=reduced)
+        finally:
+            after.restore()
+
+    def _require_own_losses(
+        self, losses_of: Callable[[], Tensor], batch: Any, drawn: DrawnRows, before: CarriedState, *, reduced: bool
+    ) -> None:
         rows = drawn.current
         count = rows.stop - rows.start
         tensors = list(_by_row(batch, drawn.rows))
@@ -105,7 +124,21 @@ class Neighbours:
                 "several add to the sum; compute each loss from its own row: divide by no count or mean over the "
                 "batch, scale inputs by nothing computed from the batch, and mix no rows (as mixup does)"
             )
-        first = halves[0]
+        seed, (first, mode) = secret_seed(), modes[0]
+
+        def second_losses(mode: AbstractContextManager[object]) -> list[Tensor]:
+            before.restore()
+            with same_draws(device, seed):
+                losses(mode)
+            return plain()
+
+        every = [(slice(0, count), partial(second_losses, mode))]
+        if _depends(partial(second_losses, nullcontext()), every, partial(_has_losses, tolerance), device):
+            raise InputError(
+                "losses change when rows of the batch before are replaced: the model or the loop keeps something of a "
+                "batch (such as a running mean or its latest output) and computes the next losses from it, so that one "
+                "record changes what records of later steps add; carry nothing of the rows from batch to batch"
+            )
         fewer = [(first, partial(losses, _Replacing(_cut(tensors, rows, first.stop))))]
         if self._judged("sizes", _depends(plain, fewer, _has_fewer, device), drawn.rows):
             raise InputError(
@@ -160,7 +193,7 @@ def _depends(
 
 
 def _tried(compute: Callable[[], list[Tensor]], device: torch.device, seed: int) -> _Trial:
-    with _same_draws(device, seed):
+    with same_draws(device, seed):
         values = compute()
         states = [state.numpy().tobytes() for state in random_states(device)]
         numbers = repr(np.random.get_state()) + repr(random.getstate())
@@ -168,7 +201,7 @@ def _tried(compute: Callable[[], list[Tensor]], device: torch.device, seed: int)
 
 
 @contextmanager
-def _same_draws(device: torch.device, seed: int) -> Iterator[None]:
+def same_draws(device: torch.device, seed: int) -> Iterator[None]:
     """Inside, the global generators of torch, numpy and Python are seeded; afterwards they are what they were."""
     ours, arrays = random.getstate(), np.random.get_state()
     try:

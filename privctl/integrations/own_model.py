@@ -20,6 +20,7 @@ from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_m
 from privctl.train.network.tensors import read_tensors
 from privctl.train.settings.choices import ClippingStyle
 
+_TRAINED_IN = (torch.float32, torch.float64)
 #: Parameters of private trainings in this process, in whichever modules they are now, and whether a step was made.
 _TRAINED: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 #: Digests, by name, of the weights and buffers of a model when its private training was closed.
@@ -104,20 +105,34 @@ def require_same_parameters(optimizer: torch.optim.Optimizer, trained: Sequence[
     if optimized != {id(parameter) for parameter in trained}:
         raise CommandError(
             "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
-            "exactly these"
+            "exactly these, in several groups if their settings differ, and freeze others before make_private"
         )
 
 
-def require_as_begun(trained: Mapping[str, nn.Parameter]) -> None:
-    """Raise CommandError where a ``trained`` parameter was frozen, or other code computed a gradient of it.
+def require_as_begun(model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+    """Raise CommandError where a ``trained`` parameter of ``model`` was frozen or replaced, or has a gradient.
 
-    Such a gradient is neither clipped nor noisy.
+    Such a gradient is of other code, neither clipped nor noisy. The same for a further parameter that was added or
+    thawed, and for a change of precision.
     """
+    known = {id(parameter) for parameter in trained.values()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in known:
+            raise CommandError(
+                f"parameter {name!r} requires a gradient and did not when make_private was called, as it was added, "
+                "replaced or thawed since then; all steps add noise to the same parameters, so add and thaw them "
+                "before make_private (an optimizer group with a learning rate of 0 is not trained yet)"
+            )
     for name, parameter in trained.items():
         if not parameter.requires_grad:
             raise CommandError(
                 f"parameter {name!r} was frozen after make_private, and all steps add noise to the same parameters; "
                 "freeze it before make_private, or give its optimizer group a learning rate of 0"
+            )
+        if parameter.dtype not in _TRAINED_IN:
+            raise CommandError(
+                f"parameter {name!r} is now {parameter.dtype}, in which a clipped gradient would be rounded past the "
+                "clip norm; keep the model in float32, and compute it under autocast"
             )
         if parameter.grad is not None:
             raise CommandError(

@@ -102,7 +102,7 @@ class PrivateTraining(NotATuple):
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
         self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
-        self._neighbours = Neighbours(users.per_draw, self._engine.trainable)
+        self._neighbours = Neighbours(users.per_draw, model, self._engine.trainable)
         self.loader = PoissonLoader(
             batches.rate,
             dataset,
@@ -132,7 +132,7 @@ class PrivateTraining(NotATuple):
         close_unused(optimizer, self)
         require_unstepped(model, optimizer)
         require_same_parameters(self._optimizer, self._parameters)
-        require_as_begun(self._engine.trainable)
+        require_as_begun(model, self._engine.trainable)
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
             ScalerRefused(optimizer),
@@ -165,15 +165,15 @@ class PrivateTraining(NotATuple):
             )
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
-        require_as_begun(self._engine.trainable)
+        require_as_begun(self._model, self._engine.trainable)
         rows = self._drawn.expected()
         try:
-            per_draw = self._users.per_draw
-            # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
             own_losses = self._users.together(losses_of, rows)
+            # With known draws, such as dropout's, a record would visibly move those of all rows behind it.
             with use_kernels(self._fusible), fixed_seed(self._parameters[0].device, secret_seed()):
-                clipped = self._engine.accumulate(own_losses, weight=1 / self._batch_size, run=per_draw)
-                require_rows(len(clipped.losses) * per_draw, rows)
+                self._neighbours.before(own_losses, rows)
+                clipped = self._engine.accumulate(own_losses, weight=1 / self._batch_size, run=self._users.per_draw)
+                require_rows(len(clipped.losses) * self._users.per_draw, rows)
                 reduced = self._engine.reduced or self._margin.reduced
                 self._neighbours.require_own_losses(own_losses, self.loader.latest, self._drawn, reduced=reduced)
             self._add(clipped)
@@ -305,8 +305,8 @@ class PrivateTraining(NotATuple):
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED and not self._left:
             raise CommandError(
-                "the previous batch was not stepped; call backward and optimizer.step() for every batch, since each is "
-                "one step. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
+                "the previous batch was not stepped; call backward and step() of the optimizer given to make_private "
+                "for every batch. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
             )
         if len(self._dataset) != self._users.records:
             raise CommandError(
@@ -355,7 +355,7 @@ class PrivateTraining(NotATuple):
         if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         require_same_parameters(self._optimizer, self._parameters)
-        require_as_begun(self._engine.trainable)
+        require_as_begun(self._model, self._engine.trainable)
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
         beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]

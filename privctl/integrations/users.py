@@ -68,7 +68,7 @@ class Users:
 
         def means() -> Tensor:
             losses = losses_of()
-            require_rows(len(losses) if losses.ndim else 0, rows)
+            require_rows(len(losses) if getattr(losses, "ndim", 0) else 0, rows)
             return losses.reshape(-1, self.per_draw).mean(dim=1)
 
         return means

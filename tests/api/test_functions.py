@@ -129,6 +129,14 @@ else:
 """
 
 
+#: A loop of one's own needs neither privctl's loaders of records nor the tests on synthetic ones.
+OWN_LOOP = """
+import sys, privctl
+privctl.make_private
+unused = [name for name in sys.modules if name.startswith(("privctl.models.tasks", "transformers.feature_extraction"))]
+assert not unused, unused
+"""
+
 #: Only a training in the user's own loop: its report is printed as those of the commands are.
 PRINTED = """
 import privctl
@@ -139,7 +147,7 @@ assert shown.startswith("report of privctl external-training"), shown
 """
 
 
-@pytest.mark.parametrize("program", [LIGHT, PRINTED], ids=["light", "printed"])
+@pytest.mark.parametrize("program", [LIGHT, OWN_LOOP, PRINTED], ids=["light", "own loop", "printed"])
 def test_importing_loads_no_engine_and_shows_reports(program: str, root_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],

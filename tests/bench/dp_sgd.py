@@ -103,6 +103,7 @@ def load_parties() -> None:
         "transformers",
         "privctl.train.steps.gradient_noise",
         "privctl.train.clipping",
+        "privctl.integrations.make_private",
         "llvmlite.binding",
         "opacus",
         "fastDP",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,78 @@ def test_a_model_that_was_run_before_backward_is_told() -> None:
     with pytest.raises(InputError, match="the model was not run inside the function that returns the losses"):
         loop.private.backward(lambda: functional.cross_entropy(outputs, labels, reduction="none"))
     loop.private.backward(loop.losses(inputs, labels))
+
+
+def _half(loop: Loop) -> None:
+    loop.model.to(torch.bfloat16)
+
+
+def _with_another_layer(loop: Loop) -> None:
+    loop.model.append(nn.Linear(3, 3))
+
+
+def _with_another_weight(loop: Loop) -> None:
+    loop.model[2].weight = nn.Parameter(torch.randn(3, 7))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_half, "'0.weight' is now torch.bfloat16.*under autocast"),
+        (_with_another_layer, "'3.weight' requires a gradient and did not when make_private was called"),
+        (_with_another_weight, "'2.weight' requires a gradient and did not when make_private was called"),
+    ],
+)
+def test_a_model_that_is_changed_afterwards_is_told(change: Callable[[Loop], None], says: str, steps: int) -> None:
+    """A weight in half precision ended in torch's error, and one that was added was not trained, without a word."""
+    loop = Loop()
+    loop.train(steps)
+    change(loop)
+    with pytest.raises(CommandError, match=says):
+        loop.train()
+
+
+def test_layers_that_are_thawed_later_are_told() -> None:
+    model = nn.Sequential(nn.Linear(5, 4).requires_grad_(False), nn.Linear(4, 3))
+    data = TensorDataset(torch.randn(60, 5), torch.zeros(60, dtype=torch.long))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    private = privctl.make_private(model, optimizer, DataLoader(data, batch_size=6), noise_multiplier=1.0)
+    model[0].requires_grad_(True)
+    inputs, labels = next(iter(private.loader))
+    with pytest.raises(CommandError, match=r"'0.weight' .* thawed since then; .* before make_private"):
+        private.backward(lambda: functional.cross_entropy(model(inputs), labels, reduction="none"))
+
+
+def test_losses_that_are_no_tensor_are_told() -> None:
+    loop = Loop()
+    next(iter(loop.private.loader))
+    with pytest.raises(InputError, match="returned a dict, where one loss for each example is needed"):
+        loop.private.backward(lambda: {"loss": loop.model(torch.randn(2, 5))})  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_optimizers_that_make_no_private_step_are_refused(kind: Any) -> None:
+    model, data = nn.Linear(5, 3), TensorDataset(torch.randn(12, 5))
+    with pytest.raises(CommandError, match=f"{kind.__name__} .*; give another optimizer"):
+        privctl.make_private(model, kind(model.parameters()), DataLoader(data, batch_size=3), noise_multiplier=1.0)
+
+
+def test_a_model_spread_over_devices_is_refused() -> None:
+    spread, data = nn.DataParallel(nn.Linear(5, 3)), TensorDataset(torch.randn(12, 5))
+    optimizer, loader = torch.optim.SGD(spread.parameters(), lr=0.1), DataLoader(data, batch_size=3)
+    privctl.make_private(spread, optimizer, loader, noise_multiplier=1.0).close()  # on one device, it is the model
+    spread.device_ids = [0, 1]
+    with pytest.raises(CommandError, match="give the model inside it"):
+        privctl.make_private(spread, optimizer, loader, noise_multiplier=1.0)
+
+
+def test_a_step_of_another_optimizer_is_answered_with_the_one_given() -> None:
+    loop = Loop()
+    batches, other = iter(loop.private.loader), torch.optim.Adam(loop.model.parameters())
+    loop.private.backward(loop.losses(*next(batches)))
+    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    other.step()
+    assert all(torch.equal(*pair) for pair in zip(before, loop.model.parameters(), strict=True))
+    with pytest.raises(CommandError, match=r"step\(\) of the optimizer given to make_private"):
+        next(batches)

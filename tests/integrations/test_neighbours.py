@@ -248,7 +248,7 @@ def test_records_from_which_a_collate_function_takes_fields_are_whole_afterwards
         labels = torch.tensor([item.pop("label") for item in items])
         return torch.stack([item["inputs"] for item in items]), labels
 
-    Neighbours(1, {}).require_own_rows(collate, records)
+    Neighbours(1, nn.Module(), {}).require_own_rows(collate, records)
     assert [record["label"] for record in records] == list(range(8))
 
 
@@ -263,7 +263,7 @@ def test_a_tensor_that_all_rows_share_may_have_as_many_rows_as_a_batch() -> None
     private, optimizer = private_loop(model, collate=with_prototypes)
     seen = set[int]()
     while len(seen) < 10 or 23 not in seen:
-        private._neighbours = Neighbours(1, private._engine.trainable)
+        private._neighbours = Neighbours(1, private._model, private._engine.trainable)
         inputs, labels, others = next(iter(private.loader))
         seen.add(len(labels))
         private.backward(lambda x=inputs, y=labels, z=others: own(model, x, y) + (model(x) @ z.T).mean(1))

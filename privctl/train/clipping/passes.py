@@ -174,6 +174,11 @@ def writing_nothing(saved: Mapping[str, Tensor]) -> Iterator[None]:
 
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
     """Raise InputError unless there is one differentiable loss per ``run`` rows, of the ``rows`` that the model saw."""
+    if not isinstance(losses, Tensor):
+        raise InputError(
+            f"the function of losses returned a {type(losses).__name__}, where one loss for each example is needed, in "
+            "a tensor of shape (n,)"
+        )
     if losses.dim() != 1:
         raise InputError(
             f"the losses have shape {tuple(losses.shape)}, where one loss for each example is needed, of shape (n,); "

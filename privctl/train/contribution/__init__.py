@@ -4,20 +4,3 @@ Clipping bounds what one record adds to a sum only if no record changes what the
 batch, batch statistics, the capacity of experts or a scale for a whole batch violate that. The test runs the real
 network with the task's loss on synthetic records, alone and in batches, and refuses a network if the results differ.
 """
-
-from privctl.train.contribution.examine import IndependenceTest, examine
-from privctl.train.contribution.findings import Dependence, DependentRecordsError
-from privctl.train.contribution.probes import BatchLimits
-from privctl.train.contribution.views import ClippedDerivatives, ClippedGradients, ComputationStage, LossOnly
-
-__all__ = [
-    "BatchLimits",
-    "ClippedDerivatives",
-    "ClippedGradients",
-    "ComputationStage",
-    "Dependence",
-    "DependentRecordsError",
-    "IndependenceTest",
-    "LossOnly",
-    "examine",
-]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from privctl.models.loading import TrainingModel
 from privctl.models.tasks.base import Task
 from privctl.storage.digest import DigestedFile
-from privctl.train.contribution import IndependenceTest
+from privctl.train.contribution.examine import IndependenceTest
 from privctl.train.secrets.read_plan import SecretPlan
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest

@@ -19,17 +19,10 @@ from privctl.parallel import ALONE, Workers, is_out_of_memory
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.clipping.shards import reset_after_error
-from privctl.train.contribution import (
-    BatchLimits,
-    ClippedGradients,
-    ComputationStage,
-    Dependence,
-    DependentRecordsError,
-    IndependenceTest,
-    LossOnly,
-    examine,
-)
-from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
+from privctl.train.contribution.examine import IndependenceTest, examine
+from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED, Dependence, DependentRecordsError
+from privctl.train.contribution.probes import BatchLimits
+from privctl.train.contribution.views import ClippedGradients, ComputationStage, LossOnly
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.choices import ClippingPasses
 from privctl.train.steps.micro_batches import TooLargeError, halved

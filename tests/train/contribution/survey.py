@@ -23,7 +23,7 @@ from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
-from privctl.train.contribution import DependentRecordsError
+from privctl.train.contribution.findings import DependentRecordsError
 from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.prepare import prepare

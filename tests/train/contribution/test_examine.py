@@ -12,17 +12,10 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.train.clipping import Clipping
 from privctl.train.clipping.rerun import Mode
-from privctl.train.contribution import (
-    BatchLimits,
-    ClippedDerivatives,
-    ClippedGradients,
-    ComputationStage,
-    DependentRecordsError,
-    IndependenceTest,
-    LossOnly,
-    examine,
-)
-from privctl.train.contribution.findings import ROUNDING, ROUNDING_QUANTIZED
+from privctl.train.contribution.examine import IndependenceTest, examine
+from privctl.train.contribution.findings import ROUNDING, ROUNDING_QUANTIZED, DependentRecordsError
+from privctl.train.contribution.probes import BatchLimits
+from privctl.train.contribution.views import ClippedDerivatives, ClippedGradients, ComputationStage, LossOnly
 from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module

@@ -15,8 +15,8 @@ from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SignBits
 from privctl.domain.shown import counted
-from privctl.train.contribution import ClippedDerivatives, ComputationStage
 from privctl.train.contribution.findings import ROUNDING_REDUCED
+from privctl.train.contribution.views import ClippedDerivatives, ComputationStage
 from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.methods.ferret.groups import Groups, group_sizes, group_tensors, repeat_groups, trainable
 from privctl.train.methods.ferret.masks import Masks
