@@ -19,8 +19,8 @@ PLANTED = Assumption(name="trained on the planted data", statement="it was", sta
 #: As audits stated it before their bounds held for a fixed number.
 BEFORE = Assumption(
     name="number included",
-    statement="exactly 125 of 250 canaries are included, each by a coin of its own: a draw of a fixed number gives that "
-    "too, and for it the bounds have no proof; an odd number of canaries rules it out",
+    statement="exactly 125 of 250 canaries are included, each by a coin of its own: a draw of a fixed number gives "
+    "that too, and for it the bounds have no proof; an odd number of canaries rules it out",
     state=AssumptionState.ASSERTED,
 )
 

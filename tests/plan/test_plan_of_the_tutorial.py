@@ -15,20 +15,6 @@ PLAN = [
     "account", "--epsilon", "8", "--delta", "1e-5", "--dataset-size", "391", "--batch-size", "64", "--epochs", "20",
     "--no-peers", "-q",
 ]  # fmt: skip
-    "account",
-    "--epsilon",
-    "8",
-    "--delta",
-    "1e-5",
-    "--dataset-size",
-    "391",
-    "--batch-size",
-    "64",
-    "--epochs",
-    "20",
-    "--no-peers",
-    "-q",
-]
 
 
 @pytest.mark.forged("two rows state less than what follows")

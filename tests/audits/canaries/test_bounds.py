@@ -79,7 +79,8 @@ def test_exactly_half_lowers_the_bounds(manifest: Manifest) -> None:
     scores = 3.0 * (order < 100) + source.normal(size=200)
     found = bounds(fixed, scores, EVERYTHING, (), 1e-5, 0.05)[0]
     by_coins = bounds_of(fixed.guesses, scores, EVERYTHING, order < 100, 1e-5, 0.025)[0]
-    assert found.lower is not None and by_coins.lower is not None
+    assert found.lower is not None
+    assert by_coins.lower is not None
     assert 0 < found.lower < by_coins.lower
     assert found.confidence == pytest.approx(1 - 0.025 * binom.pmf(100, 200, 0.5))
 
