@@ -14,7 +14,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
-from verify.audits.terms import BEYOND, BOUND, WIDENED, counts_of
+from verify.audits.terms import BEYOND, BOUND, STUDENT, WIDENED, counts_of
 from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
@@ -37,7 +37,7 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
-    if item.quantity == "AUC" and item.interval == WIDENED:
+    if item.quantity == "AUC" and item.interval in (WIDENED, STUDENT):
         return _fitted_fault(item, stated)
     if item.quantity == "AUC":
         return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)

@@ -26,6 +26,7 @@ BLIND, OVER_BLIND = "blind baseline", "AUC over the blind baseline's"
 #: wider. Older audits used the first for both.
 RELABELLED = "normal, standard deviation over relabellings"
 WIDENED = "normal, standard deviation over relabellings, widened if DeLong's is larger"
+STUDENT = "Student's t, standard deviation over relabellings, widened if DeLong's is larger"
 #: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 
