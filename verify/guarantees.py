@@ -208,7 +208,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
         return Outcome.CONSISTENT, f"{quantity} lies between {low} and {high}: {shown}, up to rounding"
     if holds is None:
         return Outcome.INCONCLUSIVE, f"{quantity} lies between {low} and {high}, so {shown} may be right"
-    why = _witness(whole, guarantee, claimed) or f"{quantity} is at least {low}"
+    why = _witness(whole, guarantee, claimed, actual_epsilon.upper) or f"{quantity} is at least {low}"
     return Outcome.REFUTED, f"{why}; the epsilon that follows is {_finite(actual_epsilon.upper)}"
 
 
@@ -229,8 +229,8 @@ def _check_follows_and_floor(actual_epsilon: BoundPair, follows: float | None, f
     return None
 
 
-def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str | None:
-    """An event that refutes the claim; None if the grid contains none, as for one step with almost no noise."""
+def _witness(whole: Ledger, guarantee: Guarantee, claimed: float, near: float) -> str | None:
+    """An event that refutes the claim, for an epsilon that is about ``near``; None if the grid contains none."""
     mu = ledger.exact_shift(whole)
     if mu is not None:
         in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
@@ -238,7 +238,6 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str | None:
         return _halfspace(claimed, mu, guarantee.delta) + seen
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
-    near = ledger.epsilon_of(whole, guarantee.delta).upper
     return ledger.bounds(whole, math.log(guarantee.delta), ledger.PRECISIONS[0], near).witness(claimed, guarantee.delta)
 
 

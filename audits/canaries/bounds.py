@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.canaries.conditions import violated_conditions
+from audits.canaries.conditions import share_of_failures, violated_conditions
 from audits.canaries.design import bound_alpha, levels, power
 from audits.canaries.manifest import Guesses, Manifest
 from audits.claims import CurveClaim
@@ -44,7 +44,7 @@ def bounds(
     evidence: list[Evidence] = []
     for sets in levels(manifest.guesses):
         inside = copies <= sets[0].copies
-        share = bound_alpha(alpha, manifest.guesses, sets)
+        share = bound_alpha(alpha, manifest.guesses, sets) * share_of_failures(int(coins.sum()), len(coins))
         evidence += bounds_of(sets, scores[inside], scored[inside], coins[inside], delta, share, reason=reason)
     return evidence
 

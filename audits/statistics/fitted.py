@@ -7,6 +7,11 @@ the deviation over relabellings alone missed the AUC of the fitted score on othe
 this one in 21. So that deviation is multiplied by the ratio of DeLong's standard error to the one that scores have
 under relabelling, if DeLong's is larger. What is estimated is the AUC on other records of the score as it was fitted
 (LeDell, Petersen and van der Laan 2015).
+
+A deviation over few relabellings is itself uncertain. With 49 of them, normal limits at 99.8 % miss a normal variable
+0.33 % of the time, so the limits of the fused score are Student's. Its AUC is also a little skewed, which they do not
+allow for: without a difference, even limits by its exact deviation missed 0.34 to 0.54 % of relabellings (16,000 or
+8,000 of 120 to 2,000 records, with 4 or 10 scores).
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from audits.statistics.laws import mean_ranks
 from audits.statistics.metrics import auc
@@ -23,8 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: The name of the interval.
+#: The names of the interval with normal limits, and with Student's.
 WIDENED = "normal, standard deviation over relabellings, widened if DeLong's is larger"
+STUDENT = "Student's t, standard deviation over relabellings, widened if DeLong's is larger"
 
 
 def widened(scores: NDArray[Any], member: NDArray[np.bool_], deviation: float) -> float:
@@ -35,9 +41,18 @@ def widened(scores: NDArray[Any], member: NDArray[np.bool_], deviation: float) -
     return deviation * max(1.0, delong / fixed) if fixed > 0 and not math.isnan(delong) else deviation
 
 
-def interval(value: float, stderr: float, confidence: float) -> tuple[float, float]:
-    """The limits of an AUC ``value`` with this standard error; 0 and 1 if it is 0."""
+def interval(value: float, stderr: float, confidence: float, relabellings: int | None = None) -> tuple[float, float]:
+    """The limits of an AUC ``value`` with this standard error; 0 and 1 if it is 0.
+
+    They are Student's if the standard error is a multiple of the root mean square deviation of so many ``relabellings``
+    from their mean.
+    """
     if not stderr > 0:
         return 0.0, 1.0
-    reach = -float(ndtri((1 - confidence) / 2)) * stderr
+    tail = (1 - confidence) / 2
+    if relabellings is None:
+        critical = -float(ndtri(tail))
+    else:
+        critical = -float(stdtrit(relabellings - 1, tail)) * math.sqrt(relabellings / (relabellings - 1))
+    reach = critical * stderr
     return max(0.0, value - reach), min(1.0, value + reach)

@@ -83,6 +83,11 @@ class FusedScore:
         """The standard deviation of the AUC over relabellings."""
         return float(self._null.std())
 
+    @property
+    def relabellings(self) -> int:
+        """The number of relabellings behind ``center`` and ``deviation``."""
+        return max(_LEAST, min(_COUNT, _MOST_LABELS // len(self.digests)))
+
     @cached_property
     def fold(self) -> NDArray[np.int64]:
         """The fold of each record [records]."""
@@ -104,9 +109,8 @@ class FusedScore:
         # its own relabellings would fit these better than the true labels. Drawn separately, they are constants to the
         # test.
         random = np.random.default_rng([self.seed, _APART])
-        count = max(_LEAST, min(_COUNT, _MOST_LABELS // len(self.digests)))
         start = np.arange(len(self.digests)) < self.members
-        return self.areas(random.permuted(np.tile(start, (count, 1)), axis=1))
+        return self.areas(random.permuted(np.tile(start, (self.relabellings, 1)), axis=1))
 
 
 def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -191,8 +191,8 @@ def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
         )
     if is_exact_half(included, len(manifest.canaries)):
         limitations.append(
-            "exactly half of the canaries are included, as a draw of a fixed number gives too, so a gate will not "
-            "accept their bounds; plant an odd number with --count"
+            "exactly half of the canaries are included, as a draw of a fixed number gives too: to hold for that as "
+            "well, bounds will be a little lower; an odd number (--count) avoids this"
         )
     if min(canary.copies for canary in manifest.canaries) > 1:
         limitations.append(

@@ -37,6 +37,8 @@ class LabelSet:
         except KeyError:
             listed = ", ".join(map(repr, self.names[:4])) + (", ..." if len(self.names) > 4 else "")
             advice = "name it in --labels"
+            if alike := [label for label in self.names if label.casefold() == name.casefold()]:
+                advice = f"did you mean {alike[0]!r}?"
             if name.isdecimal() and int(name) < len(self.names):
                 numbers = ",".join(map(str, range(min(4, len(self.names))))) + (",..." if len(self.names) > 4 else "")
                 advice = f"if the numbers are those of the model's classes, give --labels {numbers}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privctl.domain.guarantee import Guarantee
 
-_NAME, _SEVERAL = "unit of privacy", "all records"
+_NAME, _SEVERAL, _GROUP = "unit of privacy", "all records", "one example is a group of records"
 
 
 def meaning_of_example(guarantee: Guarantee) -> str:
@@ -18,3 +18,9 @@ def meaning_of_example(guarantee: Guarantee) -> str:
         ),
         "",
     )
+
+
+def is_of_users(guarantee: Guarantee) -> bool:
+    """Whether an example is all records of a user, or a group of records that enter batches on their own."""
+    grouped = (assumption.statement.startswith(_GROUP) for assumption in guarantee.assumptions)
+    return bool(meaning_of_example(guarantee)) or any(grouped)

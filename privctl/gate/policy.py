@@ -48,6 +48,8 @@ class Policy:
     max_extracted: float | None = None
     max_epsilon_lower_bound: float | None = None
     min_confidence: float = 0.95
+    min_accuracy: float | None = None
+    max_loss: float | None = None
     min_power: Mapping[str, float] = field(default_factory=dict)
     required_steps: tuple[str, ...] = ()
     max_age_days: float | None = None

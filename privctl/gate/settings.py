@@ -225,6 +225,8 @@ KEYS: dict[str, Key] = {
             text=_as_powers,
             metavar="NAME=NUMBER,...",
         ),
+        _number("min_accuracy", "Least accuracy on held-out records (retrain --held-out).", 0, 1),
+        _number("max_loss", "Largest mean loss on held-out records, nats (retrain --held-out).", 0, 1000),
         _names("required_steps", "Steps that must be in the reports: audit, verify, ...", STEPS, demand=True),
         _number("max_age_days", "Largest age of a report, in days.", 0, 36500),
         _names(

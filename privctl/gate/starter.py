@@ -49,6 +49,10 @@ max_auc = 0.6
 # The leaks that the audit must have been able to detect.
 # min_power = { auc = 0.55, epsilon = 4, extraction = 0.01 }
 
+# What the model must be good for, by held-out records (retrain --held-out). A model at chance meets every limit above.
+# min_accuracy = 0.8
+# max_loss = 3.5              # nats
+
 # A REFUTED verdict fails the gate; this makes INCONCLUSIVE ones count too. One exception: an audit that tells members
 # from non-members passes if max_epsilon and max_auc are both met and no attack finds more than the guarantee allows.
 # forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]

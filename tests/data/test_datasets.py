@@ -136,6 +136,11 @@ def test_numbers_where_labels_have_names() -> None:
         LabelSet(("neg", "pos")).number("2", "row 1")
 
 
+def test_a_label_in_other_case() -> None:
+    with pytest.raises(InputError, match="'POS', which is not one of 'neg', 'Pos'; did you mean 'Pos'\\?$"):
+        LabelSet(("neg", "Pos")).number("POS", "row 1")
+
+
 def test_labels_that_do_not_work() -> None:
     with pytest.raises(InputError, match="a.jsonl has labels up to 3 but not 1; number them from 0"):
         labels_of(["0", "2", "3"], "a.jsonl")

@@ -39,6 +39,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "max_epsilon_lower_bound": ("0", "0"),
     "min_confidence": ("0.9", "0.9"),
     "min_power": ("{ auc = 0.6, epsilon = 4 }", "auc=0.6, epsilon=4"),
+    "min_accuracy": ("0.8", "0.8"),
+    "max_loss": ("3.5", "3.5"),
     "required_steps": ('["audit", "verify"]', "audit,verify"),
     "max_age_days": ("30", "30"),
     "forbid_outcomes": ('["REFUTED", "INCONCLUSIVE"]', "REFUTED,INCONCLUSIVE"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import NormalDist
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -30,6 +29,7 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
+from verify.audits.ranks.limits import OVER_RELABELLINGS, wrong_limits
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
 from verify.audits.secrets import settings as secret_settings
@@ -41,8 +41,6 @@ from verify.audits.terms import (
     CONTROL,
     LENGTH,
     MEMBERSHIP,
-    RELABELLED,
-    WIDENED,
     sides_by_coins,
 )
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
@@ -146,8 +144,8 @@ def _interval(item: Evidence) -> str:
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
     low, value, high = (float(limit) for limit in limits if limit is not None)
-    if item.interval in (RELABELLED, WIDENED):
-        return _relabelled(item, low, value, high)
+    if item.interval in OVER_RELABELLINGS:
+        return wrong_limits(item, (low, value, high), 0.0 if _is_auc(item) else -1.0)
     if _is_auc(item):
         return _of_auc(item, low, value, high)
     counts = _counts(item)
@@ -237,20 +235,6 @@ def _divergence(share: float, chance: float) -> float:
         0.0 if part == 0 else math.inf if of == 0 else part * math.log(part / of)
         for part, of in ((share, chance), (1 - share, 1 - chance))
     )
-
-
-def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
-    deviation, least = item.details.get("deviation"), 0.0 if _is_auc(item) else -1.0
-    if deviation is None or deviation < 0:
-        return "the deviation of its interval is missing"
-    if item.interval == WIDENED:
-        deviation, least_error = item.details.get("stderr", -1.0), deviation
-        if not deviation >= least_error * (1 - _ROUNDING):
-            return "its standard error is missing, or below its deviation over relabellings"
-    reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * deviation
-    ends = (max(least, value - reach), min(1.0, value + reach)) if deviation else (least, 1.0)
-    fits = math.isclose(low, ends[0], abs_tol=_ROUNDING) and math.isclose(high, ends[1], abs_tol=_ROUNDING)
-    return "" if fits else "its interval is not its estimate's and its deviation's"
 
 
 def _is_auc(item: Evidence) -> bool:

@@ -44,12 +44,13 @@ from verify.audits.ranks.figures import (
     won,
 )
 from verify.audits.ranks.fitted import of_fitted
+from verify.audits.ranks.limits import OVER_RELABELLINGS
 from verify.audits.ranks.midpoint import CALLED, JudgedHalves, halves_of
 from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
-from verify.audits.terms import BLIND, MEMBERSHIP, NOISE, OVER_BLIND, RELABELLED, WIDENED
+from verify.audits.terms import BLIND, MEMBERSHIP, NOISE, OVER_BLIND
 from verify.files.places import located
 
 if TYPE_CHECKING:
@@ -313,10 +314,11 @@ class _Ranks:
         if not all(map(len, sides)):
             return None
         alpha = 1 - item.confidence
-        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval in (RELABELLED, WIDENED):
+        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval in OVER_RELABELLINGS:
             if not blind and self.relabelled is not None and self.same:
                 center, deviation = self.relabelled.own
-                found = of_fitted(*sides, deviation, alpha, item.interval, near=_NEAR_FUSED)
+                drawn = self.relabelled.own_count
+                found = of_fitted(*sides, deviation, alpha, item.interval, relabellings=drawn, near=_NEAR_FUSED)
                 return replace(found, details={**found.details, "center": center})
             if blind and self.alone is not None:
                 return self.alone.of_blind(alpha, item.interval)

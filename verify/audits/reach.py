@@ -15,7 +15,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
-from verify.audits.terms import BEYOND, BOUND, WIDENED, counts_of
+from verify.audits.terms import BEYOND, BOUND, STUDENT, WIDENED, counts_of
 from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
@@ -27,8 +27,8 @@ _POWER, _CLOSE = 0.8, 1e-4
 _TAIL, _LEAST_SKEWNESS = 1e-3, 1e-4
 #: Steps of bisection on a rate.
 _HALVINGS = 60
-#: The number of quantiles over which a probability is averaged.
-_PARTS = 25
+#: What is left out of a sum of probabilities, and the relative step at which a root counts as found.
+_NEGLIGIBLE, _STEP = 5e-13, 1e-13
 #: Larger counts are not supported, as for intervals.
 _MOST = 100_000_000
 
@@ -38,7 +38,7 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
-    if item.quantity == "AUC" and item.interval == WIDENED:
+    if item.quantity == "AUC" and item.interval in (WIDENED, STUDENT):
         return _fitted_fault(item, stated)
     if item.quantity == "AUC":
         return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)
@@ -166,17 +166,45 @@ def least_beyond(train: int, most: int, total: int, tail: float) -> float:
 
 
 def chance_to_decide(texts: int, rate: float, other: float, tail: float) -> float:
-    """The probability that the interval of one count lies above that of the other, to about 0.01.
+    """The probability that the interval of one count lies above that of the other.
 
-    The counts are binomial, ``texts`` texts at ``rate`` and at ``other``. It is averaged over ``_PARTS`` quantiles of
-    the other count.
+    The counts are binomial, ``texts`` texts at ``rate`` and at ``other``. Other counts with a probability of 1e-12 in
+    all are left out.
     """
-    found = 0.0
-    for part in range(_PARTS):
-        share = (part + 0.5) / _PARTS
-        most = bisect_left(range(texts), True, key=lambda k: at_most(k, texts, other) >= share)
-        found += 1 - at_most(_fewest_beyond(texts, most, texts, tail) - 1, texts, rate)
-    return found / _PARTS
+    least = bisect_left(range(texts), True, key=lambda k: at_most(k, texts, other) > _NEGLIGIBLE)
+    found, before, bar, fewest = 0.0, 0.0, 0.0, 0
+    for most in range(least, texts):
+        if most == least:
+            bar, fewest = _upper(most, texts, tail), _fewest_beyond(texts, most, texts, tail)
+        else:
+            bar = _upper(most, texts, tail, bar)
+            while fewest <= texts and 1 - at_most(fewest - 1, texts, bar) >= tail:
+                fewest += 1
+        below = at_most(most, texts, other)
+        found += (below - before) * (1 - at_most(fewest - 1, texts, rate))
+        before = below
+        if below > 1 - _NEGLIGIBLE or fewest > texts:
+            break
+    return found
+
+
+def _upper(most: int, total: int, tail: float, near: float | None = None) -> float:
+    """The rate at which ``most`` or fewer of ``total`` come out with probability ``tail``.
+
+    From ``near``, the rate for one fewer, by Newton's method on the logarithm, which is concave.
+    """
+    if near is None:
+        return _root(lambda rate: at_most(most, total, rate) < tail)
+    rate = min(near + 1 / total, (near + 1) / 2)
+    log_choices = math.lgamma(total) - math.lgamma(most + 1) - math.lgamma(total - most)
+    for _ in range(_HALVINGS):
+        below = at_most(most, total, rate)
+        slope = total * math.exp(log_choices + most * math.log(rate) + (total - 1 - most) * math.log1p(-rate))
+        step = math.log(below / tail) * below / slope
+        rate = min(max(rate + step, rate / 2), (rate + 1) / 2)
+        if abs(step) < _STEP * rate:
+            break
+    return rate
 
 
 @lru_cache(maxsize=4096)  # quantiles of a small count repeat, and so do counts while the texts needed are searched for

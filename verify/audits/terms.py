@@ -31,6 +31,7 @@ BASELINES = (BLIND, LENGTH, CONTROL)
 #: wider. Older audits used the first for both.
 RELABELLED = "normal, standard deviation over relabellings"
 WIDENED = "normal, standard deviation over relabellings, widened if DeLong's is larger"
+STUDENT = "Student's t, standard deviation over relabellings, widened if DeLong's is larger"
 #: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 

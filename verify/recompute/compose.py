@@ -35,8 +35,8 @@ _FFT_ERROR = 5 * float(np.finfo(_LONG).eps)
 _NEGLIGIBLE = -100.0
 #: Relative rounding error of a sum, per term.
 _SUM_ERROR = 2.0**-53
-#: An upper bound on the total of all masses that underflow.
-_UNDERFLOW = 1e-300
+#: A cell's mass below this may be inaccurate, being close to the least float.
+_TINY = 1e-290
 #: The largest range of grid positions of a step for which sums are stored for every position.
 _DENSE = 1 << 24
 
@@ -180,12 +180,19 @@ class UpperDelta:
 class LowerDelta:
     """A lower bound on delta at every epsilon, from the events {sum of rounded losses >= point}.
 
-    ``present`` holds lower bounds on their probabilities with the record, ``absent`` upper bounds without it.
+    ``present`` holds lower bounds on their probabilities with the record, ``log_absent`` the logarithms of upper bounds
+    without it, which may be too small for floats.
     """
 
     grid: ComposeGrid
     present: Floats
-    absent: Floats
+    log_absent: Floats
+
+    @property
+    def absent(self) -> Floats:
+        """The upper bounds on the probabilities without the record; those too small for floats are 0."""
+        with np.errstate(under="ignore"):
+            return np.exp(self.log_absent)
 
     def delta(self, epsilon: float) -> float:
         """The lower bound at any real ``epsilon``."""
@@ -196,31 +203,35 @@ class LowerDelta:
 
         An event needs no more than ``delta`` from epsilon log((present - delta) / absent) on.
         """
-        most = float(((self.present - delta) / self.absent).max())
-        return math.log(most) if most > 1 else 0.0
+        with np.errstate(divide="ignore"):
+            most = float((np.log(np.maximum(self.present - delta, 0.0)) - self.log_absent).max())
+        return max(most, 0.0)
 
     def event(self, epsilon: float) -> tuple[float, float, float, float]:
-        """The best event's bound on delta, its threshold, and its probabilities with and without the record."""
+        """The best event's bound on delta, its threshold, and its probabilities with and without the record.
+
+        The last is a logarithm.
+        """
         with np.errstate(under="ignore"):
-            gains = self.present - math.exp(min(epsilon, 700.0)) * self.absent
+            # Events more likely than e^-epsilon without the record show nothing.
+            gains = self.present - np.exp(np.minimum(epsilon + self.log_absent, 1.0))
         best = int(np.argmax(gains))
         if gains[best] <= 0:
-            return 0.0, math.inf, 0.0, 0.0
+            return 0.0, math.inf, 0.0, -math.inf
         threshold = (self.grid.first + best - 0.5) * self.grid.width
-        return float(gains[best]), threshold, float(self.present[best]), float(self.absent[best])
+        return float(gains[best]), threshold, float(self.present[best]), float(self.log_absent[best])
 
 
-def _event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats:
-    """Lower (``sign`` -1) or upper (``sign`` 1) bounds on P(sum >= point) for every point; shape (count,)."""
-    with np.errstate(over="ignore", under="ignore"):
-        weight = _untilting_weights(law, law.grid.losses)
-        mass = np.cumsum((law.masses + sign * law.error)[::-1] * weight[::-1])[::-1]
+def _log_event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats:
+    """Logs of lower (``sign`` -1) or upper (``sign`` 1) bounds on P(sum >= point) for every point; shape (count,)."""
+    with np.errstate(under="ignore", divide="ignore"):
+        mass = _decaying_sums((law.masses + sign * law.error)[::-1], math.exp(-law.tilt * law.grid.width))[::-1]
         # Tilted mass from beyond the grid may have wrapped to any point, at most with the largest weight of the event.
-        mass = mass + sign * law.wrapped * weight
-        slack = 2 * _SUM_ERROR * law.grid.count + law.rounding
-    if sign < 0:
-        return np.clip(mass * (2 - growth - slack), 0.0, 1.0)
-    return np.clip(mass * (growth + slack), _UNDERFLOW, 1.0)
+        mass = mass + sign * law.wrapped
+        slack = 4 * _SUM_ERROR * law.grid.count + law.rounding
+        change = growth + slack if sign > 0 else 2 - growth - slack
+        logs = np.log(np.maximum(mass * change, 0.0)) + (law.log_scale - law.tilt * law.grid.losses)
+    return np.asarray(np.minimum(logs, 0.0))
 
 
 def _untilting_weights(law: ComposedLaw, losses: Floats) -> Floats:
@@ -261,8 +272,8 @@ def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
     absent = compose_laws([(at, q, times) for at, _, q, times in weights], grid, grid.tilt + 1)
     return LowerDelta(
         grid=grid,
-        present=_event_probabilities(present, -1.0, growth),
-        absent=_event_probabilities(absent, 1.0, growth),
+        present=np.exp(_log_event_probabilities(present, -1.0, growth)),
+        log_absent=_log_event_probabilities(absent, 1.0, growth),
     )
 
 
@@ -278,31 +289,53 @@ def _masses_from_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
     under = np.floor(losses / grid.width)
     # The share of an atom that moves to the upper point, chosen so that the mean of e^-loss is preserved.
     share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
-    rounded, logs, _ = _merge(
+    rounded, (sums,) = _merge(
         np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share])
     )
-    return rounded, logs, infinite
+    return rounded, np.log(np.maximum(sums, 1e-320)), infinite
 
 
 def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
-    """Grid positions with log masses under P and Q: each cell moves as a whole to the point nearest to its middle."""
+    """Grid positions with log masses under P and Q: each cell moves as a whole to the point nearest to its middle.
+
+    Cells with next to no mass move to the least point, where they cost nothing. A mass under Q that is too small for
+    floats is bounded by e^-loss times that under P.
+    """
     middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
     rounded = np.rint(np.minimum(middle, grid.cap) / grid.width)
-    rounded = np.concatenate([rounded, rounded[-1:], rounded[:1]])
-    ends = np.array([cells.p_infinite, 0.0]), np.array([0.0, cells.q_infinite])
-    return _merge(rounded, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
+    p, q = cells.p.copy(), cells.q.copy()
+    p[-1] += cells.p_infinite
+    q[0] += cells.q_infinite
+    small = q < _TINY
+    rounded = np.where(small & (p < _TINY), rounded[0], rounded)
+    small &= p >= _TINY
+    small[0] = False
+    points, sums = _merge(rounded, p, np.where(small, 0.0, np.maximum(q, _TINY)))
+    with np.errstate(divide="ignore"):
+        log_p, log_q = np.log(sums[0]), np.log(sums[1])
+        if small.any():
+            bounds = np.minimum(np.log(p[small]) - cells.low[small], math.log(_TINY))
+            log_q = np.logaddexp(log_q, _log_sums(np.searchsorted(points, rounded[small]), bounds, len(points)))
+    return points, log_p, log_q
 
 
-def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
-    """The distinct positions, and the logarithms of the sums of masses there; an empty sum counts as 1e-320."""
+def _log_sums(groups: NDArray[np.int64], logs: Floats, count: int) -> Floats:
+    """The log of the sum of exp(``logs``) in each of ``count`` groups."""
+    top = np.full(count, -np.inf)
+    np.maximum.at(top, groups, logs)
+    with np.errstate(divide="ignore", under="ignore"):
+        sums = np.bincount(groups, np.exp(logs - top[groups]), minlength=count)
+        return np.asarray(np.where(sums > 0, top + np.log(sums), -np.inf))
+
+
+def _merge(at: Floats, *masses: Floats) -> tuple[Floats, list[Floats]]:
+    """The distinct positions at which one of the ``masses`` is above 0, and the sum of each of them there."""
     start = at.min()
     if at.max() - start < _DENSE:
         index = (at - start).astype(np.int64)
         cells = start + np.arange(index.max() + 1)
     else:  # with almost no noise, losses are few and far apart
         cells, index = np.unique(at, return_inverse=True)
-    sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
-    occupied = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
-    with np.errstate(divide="ignore"):
-        logs = [np.log(np.maximum(part[occupied], 1e-320)) for part in sums]
-    return cells[occupied], logs[0], logs[1]
+    sums = [np.asarray(np.bincount(index, part), np.float64) for part in masses]
+    occupied = np.flatnonzero(np.logical_or.reduce([part > 0 for part in sums]))
+    return cells[occupied], [part[occupied] for part in sums]

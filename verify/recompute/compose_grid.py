@@ -20,8 +20,9 @@ _IRRELEVANT, _BULK = 20.0, -14.0
 #: If the Chernoff bound lies below log delta by this much, no better tilt is looked for.
 _FAR_BELOW = 15.0
 LARGEST_GRID = 1 << 22
-#: Exponents tried in Chernoff bounds, and those for the ends of the grid as fractions of the largest.
-_TILTS, _PUSHES = np.geomspace(1e-2, 1e5, 85), np.geomspace(1e-10, 1, 101)
+#: Exponents tried in Chernoff bounds, down to those for losses in the billions, as with next to no noise; and those for
+#: the ends of the grid as fractions of the largest.
+_TILTS, _PUSHES = np.geomspace(1e-9, 1e5, 169), np.geomspace(1e-10, 1, 101)
 #: A generous relative bound on rounding errors.
 _ROUNDED = 1e-9
 

@@ -77,15 +77,20 @@ class Bounds:
         events = [bound.event(epsilon) for bound in self.below]
         if not events:
             return None
-        gain, threshold, present, absent = max(events)
+        gain, threshold, present, log_absent = max(events)
         if gain <= delta:
             return None
-        order = "present" if events.index((gain, threshold, present, absent)) == 0 else "absent"
+        order = "present" if events.index((gain, threshold, present, log_absent)) == 0 else "absent"
         return (
             f"rounding each step's privacy loss to multiples of {self.below[0].grid.width:.3g}, the event "
             f"'their sum exceeds {threshold:.6g}' has probability {present:.6g} or more with the record {order} and "
-            f"{absent:.6g} or less otherwise, so delta is at least {gain:.6g} at epsilon {epsilon:.6g}"
+            f"{_from_log(log_absent)} or less otherwise, so delta is at least {gain:.6g} at epsilon {epsilon:.6g}"
         )
+
+
+def _from_log(log: float) -> str:
+    """The number with this logarithm, as a power of e if no float holds it."""
+    return f"{math.exp(log):.6g}" if log > -700 else f"e^{log:.6g}"
 
 
 def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> BoundPair:

@@ -16,6 +16,7 @@ from privctl.gate.checks import (
     recomputed,
     signatures,
     steps,
+    utility,
 )
 from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.policy import Policy
@@ -40,6 +41,8 @@ CHECKS: dict[str, tuple[str, Check]] = {
     leakage.EXTRACTED: ("little training text can be extracted from the model", leakage.extraction),
     leakage.LOWER_BOUND: ("no audit certifies too large an epsilon", leakage.lower_bound),
     power.RULE: ("audits could have detected leaks of the size that the policy names", power.check),
+    utility.ACCURACY: ("the model is accurate enough on held-out records", utility.accuracy),
+    utility.LOSS: ("the model's loss on held-out records is small enough", utility.loss),
     steps.STEPS: ("every required step was done", steps.required),
     steps.VERDICTS: ("no verdict stops the build", steps.verdicts),
     steps.AGE: ("reports are recent enough", steps.age),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.protected import is_of_users
 from privctl.domain.shown import downward
 from privctl.show.text.guarantee import attacker_text, guarantee_text
 from privctl.show.text.style import Colour, assumption_lines, bound, coloured, paragraph, table
@@ -57,9 +58,10 @@ def account_text(
 
 
 def _unprotected(main: Guarantee) -> str:
+    use = "a user's records were used" if is_of_users(main) else f"one {main.unit} was used"
     return paragraph(
         f"{coloured('No protection', Colour.BAD)}: no finite epsilon follows at delta {bound(main.delta)}, so an "
-        f"attacker may be able to tell with certainty whether one {main.unit} was used."
+        f"attacker may be able to tell with certainty whether {use}."
     )
 
 

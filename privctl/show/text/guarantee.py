@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
-from privctl.domain.protected import meaning_of_example
+from privctl.domain.protected import is_of_users, meaning_of_example
 from privctl.show.text.style import assumption_lines, bound, graded_word, paragraph
 
 
@@ -64,16 +64,16 @@ def attacker_text(guarantee: Guarantee) -> str:
         return paragraph("What that leaves an attacker: unknown, as an assumption is violated and nothing follows.")
     if not guarantee.risks:
         return ""
-    whose = "an example" if meaning_of_example(guarantee) else "a record"
-    risks = [paragraph(_risk(risk, whose), indent=2) for risk in guarantee.risks]
+    use = "a user's records were used" if is_of_users(guarantee) else "a record was used"
+    risks = [paragraph(_risk(risk, use), indent=2) for risk in guarantee.risks]
     return "".join(["What that leaves an attacker, at most:\n", *risks])
 
 
-def _risk(risk: Risk, whose: str) -> str:
+def _risk(risk: Risk, use: str) -> str:
     if risk.measure is RiskMeasure.ADVANTAGE:
         return (
-            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: a guess whether {whose} was used is "
-            f"right {bound(50 * (1 + risk.bound), 3)} % of the time, where chance gives 50 %"
+            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: a guess whether {use} is right "
+            f"{bound(50 * (1 + risk.bound), 3)} % of the time, where chance gives 50 %"
         )
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"

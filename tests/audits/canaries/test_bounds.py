@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import binom, hypergeom
 
 from audits.canaries.bounds import bounds, bounds_of
+from audits.canaries.conditions import share_of_failures
 from audits.canaries.design import CanaryPower, bound_alpha, power, register
 from audits.canaries.manifest import Guesses, Manifest
 from audits.canaries.verdict import claims
 from audits.claims import EpsilonClaim
 from audits.statistics import f_dp, one_run
+from audits.statistics.several_guesses import GuessCount, epsilon_bound
 from privctl.domain.verdict import Outcome
 from tests.audits.canaries.small import planted
 
@@ -50,6 +53,36 @@ def test_one_coin_for_two_canaries_would_break_the_level(manifest: Manifest) -> 
         coins = np.repeat(source.random(20) < 0.5, 10)
         above += max(certified(tossed(manifest, coins), np.repeat(source.normal(size=20), 10))) > 0
     assert above / 200 > 0.1, "which is why repeated secrets void the bounds"
+
+
+def test_half_as_a_fixed_number_keeps_the_level() -> None:
+    """The number of right guesses of random ones on a fixed half is twice a hypergeometric one, and spreads more."""
+    canaries, alpha = 40, 0.045
+    fixed, right = hypergeom(canaries, canaries // 2, canaries // 2), np.arange(0, canaries + 1, 2)
+    chances = fixed.pmf(right // 2)
+    counts = [GuessCount(canaries=canaries, guesses=canaries, correct=int(number)) for number in right]
+    share = share_of_failures(canaries // 2, canaries)
+    assert share == pytest.approx(binom.pmf(canaries // 2, canaries, 0.5), rel=1e-12)
+    wrong, allowed_for = (
+        sum(chance for chance, count in zip(chances, counts, strict=True) if epsilon_bound([count], 0.0, level)[0] > 0)
+        for level in (alpha, alpha * share)
+    )
+    assert wrong > alpha, "which is why the bounds allow for it"
+    assert allowed_for <= alpha
+    assert [share_of_failures(*drawn) for drawn in ((21, 40), (19, 38), (125, 251))] == [1, 1, 1]
+
+
+def test_exactly_half_lowers_the_bounds(manifest: Manifest) -> None:
+    source = np.random.default_rng(5)
+    order = source.permutation(200)
+    fixed = tossed(manifest, order < 100)
+    scores = 3.0 * (order < 100) + source.normal(size=200)
+    found = bounds(fixed, scores, EVERYTHING, (), 1e-5, 0.05)[0]
+    by_coins = bounds_of(fixed.guesses, scores, EVERYTHING, order < 100, 1e-5, 0.025)[0]
+    assert found.lower is not None
+    assert by_coins.lower is not None
+    assert 0 < found.lower < by_coins.lower
+    assert found.confidence == pytest.approx(1 - 0.025 * binom.pmf(100, 200, 0.5))
 
 
 def test_scores_that_know_everything_reach_the_ceiling(manifest: Manifest) -> None:

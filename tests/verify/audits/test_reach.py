@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import gammaincc
-from scipy.stats import binom
+from scipy.stats import beta, binom
 
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
@@ -154,10 +154,19 @@ def test_a_tail_too_small_for_a_float_takes_few_steps() -> None:
 def test_how_many_records_would_decide_is_theirs(item: Evidence) -> None:
     stated = item.details["needed"]
     assert extraction_tests.fault(item) == ""
-    for other in (1.0, stated / 2, 8 * stated, 1e7):
+    for other in (1.0, stated / 2, stated - 1, stated + 1, 8 * stated, 1e7):
         forged = replace(item, details={**item.details, "needed": other})
         assert extraction_tests.fault(forged) != ""
         assert any("records" in fault for fault in faults(report(forged)))
+
+
+@pytest.mark.parametrize(("texts", "rate", "other"), [(40, 0.6, 0.2), (300, 0.03, 0.0), (1500, 0.05, 0.02)])
+def test_the_chance_to_decide_is_the_sum_over_both_counts(texts: int, rate: float, other: float) -> None:
+    ours, theirs = np.arange(texts + 1), np.arange(texts)
+    lower = np.where(ours > 0, beta.ppf(0.0125, np.maximum(ours, 1), texts - ours + 1), 0.0)
+    above = lower[:, None] > beta.ppf(1 - 0.0125, theirs + 1, texts - theirs)[None]
+    weights = np.outer(binom.pmf(ours, texts, rate), binom.pmf(theirs, texts, other))
+    assert chance_to_decide(texts, rate, other, 0.0125) == pytest.approx(weights[above].sum(), abs=1e-9)
 
 
 SILENT = beyond((0, 5000), (0, 5000))

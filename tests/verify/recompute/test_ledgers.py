@@ -9,6 +9,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from scipy.optimize import brentq
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from privctl.domain.events import (
     Batches,
@@ -242,13 +243,15 @@ def test_what_hardly_ever_takes_part_needs_no_epsilon() -> None:
 def test_a_witness_is_an_event_that_can_be_checked() -> None:
     whole = poisson(1, 0.01, 1000)
     found = bounds(whole, math.log(1e-5), 1e-3, 1.83)
-    gain, _, present, absent = max(bound.event(1.5) for bound in found.below)
-    assert gain == pytest.approx(present - math.exp(1.5) * absent)
+    gain, _, present, log_absent = max(bound.event(1.5) for bound in found.below)
+    assert gain == pytest.approx(present - math.exp(1.5 + log_absent))
     assert gain > 1e-5
     assert "the event 'their sum exceeds" in str(found.witness(1.5, 1e-5))
-    # At an epsilon that holds no event refutes it, nor where no event is on the grid.
+    # At an epsilon that holds no event refutes it.
     assert found.witness(2.0, 1e-5) is None
-    assert bounds(poisson(0.004, 0.01, 1), math.log(1e-5), 1e-3, 3e4).witness(1000.0, 1e-5) is None
+    # A loss of 30,000 whenever the record is drawn: no float holds the event's probability without the record.
+    little_noise = bounds(poisson(0.004, 0.01, 1), math.log(1e-5), 1e-3, 3e4)
+    assert "or more with the record present and e^-1" in str(little_noise.witness(1000.0, 1e-5))
 
 
 @pytest.mark.parametrize("delta", [1e-3, pytest.param(1e-10, marks=pytest.mark.slow)])
@@ -282,6 +285,27 @@ def test_epsilons_beyond_the_floats_exponents_are_not_refuted() -> None:
     # A record drawn once in a hundred times, under next to no noise: 1398.943 by privctl's accountant.
     rare_batch = bounds(poisson(0.02, 0.01, 1), math.log(1e-5), 1e-3).epsilon(1e-5)
     assert rare_batch.lower <= 1398.944 <= rare_batch.upper
+
+
+def test_next_to_no_noise_in_many_steps_counts_how_often_a_record_is_drawn() -> None:
+    """By the binomial law of how often: given k draws, the sum of the losses is normal but for terms below 1e-200."""
+    noise, rate, steps, delta = 0.0156619, 64 / 391, 123, 1e-5
+    drawn, shift = np.arange(steps + 1), 1 / noise
+    chances = binom.pmf(drawn, steps, rate)
+    mean = drawn * (math.log(rate) + shift**2 / 2) + (steps - drawn) * math.log1p(-rate)
+
+    def above(loss: float) -> float:
+        return float(chances[1:] @ ndtr((mean[1:] - loss) / (shift * np.sqrt(drawn[1:]))))
+
+    by_law = brentq(lambda loss: above(loss) - delta, 1e4, 2e5)
+    # P(loss > epsilon + 30) (1 - e^-30) <= delta(epsilon) <= P(loss > epsilon).
+    found = epsilon_of(poisson(noise, rate, steps), delta, [by_law * (1 - 1e-3), by_law * (1 + 1e-3)])
+    assert found.lower <= by_law
+    assert by_law - 30 <= found.upper <= by_law * (1 + 1e-3)
+    assert found.lower >= by_law * (1 - 1e-3)
+    # The probability without the record is no float.
+    witness = bounds(poisson(noise, rate, steps), math.log(delta), 1e-3, by_law).witness(7e4, delta)
+    assert "or more with the record present and e^-7" in str(witness)
 
 
 @pytest.mark.filterwarnings("error")

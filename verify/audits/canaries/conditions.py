@@ -27,8 +27,13 @@ _COINS, _NUMBER, _TRAINED, _COMMITMENT = (
 )  # fmt: skip
 #: For each condition the states that it may have, each with the pattern of its statement.
 _Forms = dict[str, dict[AssumptionState, str]]
+#: Bounds that hold even for a draw of exactly half of the canaries. Earlier versions had none; a gate refuses those.
+_EITHER_WAY = r"exactly \d+ of (\d+) canaries are included; the bounds hold even if that number was fixed"
+_FAIR = r"(\d+) of (\d+) canaries are included, which fair coins give"
+#: With this many canaries or more, exactly half must be stated as such.
+_FEWEST_SUSPECT = 40
 _INCLUDED = {
-    _CHECKED: r"\d+ of \d+ canaries are included, which fair coins give",
+    _CHECKED: f"{_FAIR}|{_EITHER_WAY}",
     _ASSERTED: r"exactly \d+ of \d+ canaries are included, each by a coin of its own: a draw of a fixed number gives "
     "that too, and for it the bounds have no proof; an odd number of canaries rules it out",
     _VIOLATED: r"\d+ of \d+ canaries are included, which fair coins give less than once in a million times",
@@ -125,6 +130,29 @@ def _misstated(stated: Sequence[Assumption], needed: _Forms, others: _Forms) -> 
             yield f"the condition {condition.name!r} is said to be {condition.state}, which no audit finds of it"
         elif not re.fullmatch(form, condition.statement):
             yield f"the condition {condition.name!r} says {condition.statement!r}, which is not what an audit finds so"
+        elif wrong := _half_passed_over(condition):
+            yield wrong
+
+
+def share_for_exactly_half(stated: Sequence[Assumption] | None) -> float:
+    """The share of the failure probability left to bounds that are said to hold even if half was a fixed number.
+
+    It is the probability that fair coins include half. By the logarithms of factorials, which differ from it by a
+    billionth of it at most.
+    """
+    for condition in stated or ():
+        if condition.name == _NUMBER and (match := re.fullmatch(_EITHER_WAY, condition.statement)):
+            count = int(match[1])
+            return math.exp(math.lgamma(count + 1) - 2 * math.lgamma(count / 2 + 1) - count * math.log(2))
+    return 1.0
+
+
+def _half_passed_over(condition: Assumption) -> str:
+    """What is wrong with a condition that calls exactly half a usual number."""
+    match = re.fullmatch(_FAIR, condition.statement) if condition.name == _NUMBER else None
+    if match is None or 2 * int(match[1]) != int(match[2]) or int(match[2]) < _FEWEST_SUSPECT:
+        return ""
+    return f"the condition {_NUMBER!r} does not say that {match[1]} of {match[2]} canaries are exactly half"
 
 
 def _if_gaussian(item: Evidence) -> str:

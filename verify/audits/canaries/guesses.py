@@ -24,6 +24,7 @@ from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from verify.audits.canaries.conditions import share_for_exactly_half
 from verify.audits.terms import BOUND, METHODS, of_split
 from verify.files.places import located
 
@@ -60,7 +61,8 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
     try:
         registered = _at_hand(path, report, commitment) if items else None
         wrong = [*_wrong(items, registered), *_wrong_of_split(drawn), *_left_out(report, stated)]
-        wrong += _wrong_confidence(items, registered, commitment is not None, whole)
+        share = share_for_exactly_half(stated.canary_conditions)
+        wrong += _wrong_confidence(items, registered, commitment is not None, whole, share)
         wrong += _wrong_confidence(drawn, None, False, whole)
     except (InputError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as fault:
         wrong, registered = [f"what was registered cannot be read ({fault})"], None
@@ -172,16 +174,19 @@ def _unusual_sets(items: Sequence[Evidence]) -> Iterator[str]:
 
 
 def _wrong_confidence(
-    items: Sequence[Evidence], registered: _Registered | None, planted: bool, whole: float | None
+    items: Sequence[Evidence], registered: _Registered | None, planted: bool, whole: float | None, of_share: float = 1.0
 ) -> Iterator[str]:
-    """Bounds share half of the audit's failure probability, in proportion to their numbers of sets."""
+    """Bounds share half of the audit's failure probability, in proportion to their numbers of sets.
+
+    ``of_share`` is the part of their share that they may use.
+    """
     if whole is None:
         yield from ["it does not state the confidence that its bounds share"] if items else []
         return
     levels = registered.values() if registered is not None else {_stated(item) for item in items}
     total = sum(len(guesses) for _, guesses in levels)
     for item in items:
-        share = len(_stated(item)[1]) / total if planted else 1.0
+        share = of_share * (len(_stated(item)[1]) / total if planted else 1.0)
         if 1 - item.confidence > _BOUNDS_SHARE * (1 - whole) * share + _ROUNDING:
             yield (
                 f"its bound on {item.quantity} holds with {item.confidence:.6g}, less than the registered sets leave "

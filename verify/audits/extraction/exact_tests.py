@@ -26,7 +26,7 @@ GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 #: The power with which a number of records decides, and how precisely it is computed here.
-_POWER, _NEAR = 0.8, 0.02
+_POWER, _NEAR = 0.8, 1e-7
 
 
 def fault(item: Evidence, *, by_coins: bool = False) -> str:
@@ -217,7 +217,11 @@ def _level(item: Evidence) -> str:
 
 
 def _needed(item: Evidence) -> str:
-    """What is wrong with the number of records needed: they must decide with power 0.8, and half of them must not."""
+    """What is wrong with the number of records needed: they must decide with power 0.8, and one fewer must not.
+
+    As the power does not rise steadily, an audit looks for such a number between the first power of two that decides
+    and the one before it, which must not decide either.
+    """
     details, tail = item.details, (1 - item.confidence) / 4
     train, others = int(details["training_texts"]), int(details["held_out_texts"])
     texts = int(details["needed"])
@@ -228,9 +232,8 @@ def _needed(item: Evidence) -> str:
     if goal > 1:
         return f"nearly all held-out text comes out, so {texts} records would not decide"
 
-    def decides(count: int) -> bool:
-        return chance_to_decide(count, goal, theirs, tail) >= _POWER - _NEAR
-
-    if decides(texts) and (texts < 8 or not decides(texts // 2)):
+    before = (1 << (texts - 1).bit_length()) // 2
+    decide = chance_to_decide(texts, goal, theirs, tail) >= _POWER - _NEAR
+    if decide and all(chance_to_decide(count, goal, theirs, tail) < _POWER + _NEAR for count in {before, texts - 1}):
         return ""
     return f"its counts do not say that {texts} records of each file would decide"

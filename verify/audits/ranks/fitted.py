@@ -8,26 +8,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verify.audits.ranks.figures import ROUNDING, Figures, share_below
-from verify.audits.terms import WIDENED
-from verify.laws.common import normal_quantile
+from verify.audits.terms import STUDENT, WIDENED
+from verify.laws.common import normal_quantile, student_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 def of_fitted(
-    members: NDArray[Any], others: NDArray[Any], deviation: float, alpha: float, called: str, *, near: float = ROUNDING
+    members: NDArray[Any],
+    others: NDArray[Any],
+    deviation: float,
+    alpha: float,
+    called: str,
+    *,
+    relabellings: int = 0,
+    near: float = ROUNDING,
 ) -> Figures:
     """The AUC of ``members`` against ``others``, with the interval named ``called``.
 
-    ``near`` is the relative difference attributed to rounding. Older audits used the deviation alone.
+    ``deviation`` is that over so many ``relabellings``, which the interval may depend on. ``near`` is the relative
+    difference attributed to rounding. Older audits used the deviation alone, and normal limits.
     """
     above = share_below(members, others)
     details = {"chance": 0.5, "deviation": deviation}
-    stderr = deviation
-    if called == WIDENED:
+    stderr, critical = deviation, float(normal_quantile(alpha / 2))
+    if called in (WIDENED, STUDENT):
         stderr = details["stderr"] = deviation * widening(members, others)
-    value, reach = float(above.mean()), float(normal_quantile(alpha / 2)) * stderr
+    if called == STUDENT and relabellings > 1:
+        details["relabellings"] = relabellings
+        critical = student_quantile(alpha / 2, relabellings - 1) * math.sqrt(relabellings / (relabellings - 1))
+    value, reach = float(above.mean()), critical * stderr
     return Figures(
         estimate=value,
         lower=max(0.0, value - reach) if reach > 0 else 0.0,

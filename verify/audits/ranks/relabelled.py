@@ -91,6 +91,11 @@ class Relabelled:
         """The mean and standard deviation of the fused score's AUC over its own relabellings."""
         return float(self._own.mean()), float(self._own.std())
 
+    @property
+    def own_count(self) -> int:
+        """The number of the fused score's own relabellings."""
+        return len(self._own)
+
     def refitted_areas(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The AUC of the fused score under each row of ``labels`` [rows, records], learned from it."""
         return _areas(self._fitted(labels), labels)

@@ -50,8 +50,22 @@ def of(stated: Conditions | None, *, evidence: tuple[Evidence, ...] | None = Non
 
 def test_genuine_conditions_stand() -> None:
     exact = number_included(20, 40)
-    assert exact.state is AssumptionState.ASSERTED
-    assert of((COINS, NUMBER, TRAINED)) == of((COINS, exact, TRAINED)) == []
+    assert exact.state is AssumptionState.CHECKED
+    before = Assumption(
+        name="number included",
+        statement="exactly 20 of 40 canaries are included, each by a coin of its own: a draw of a fixed number gives "
+        "that too, and for it the bounds have no proof; an odd number of canaries rules it out",
+        state=AssumptionState.ASSERTED,
+    )
+    assert of((COINS, NUMBER, TRAINED)) == of((COINS, exact, TRAINED)) == of((COINS, before, TRAINED)) == []
+
+
+def test_exactly_half_may_not_be_called_usual() -> None:
+    for included, refuted in ((20, True), (19, False)):
+        usual = f"{included} of 40 canaries are included, which fair coins give"
+        faults_found = of((COINS, replace(NUMBER, statement=usual), TRAINED))
+        assert [fault for fault in faults_found if "exactly half" in fault] == faults_found
+        assert bool(faults_found) is refuted
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from audits.canaries.bounds import bounds, bounds_of
+from audits.canaries.conditions import number_included
 from audits.canaries.design import register
 from audits.canaries.manifest import Guesses, Manifest, commitment_of, encode_manifest, read_manifest
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import GateOutcome
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome
+from privctl.reports.codec import encode_value
 from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import planted
 from tests.gate.made import PROVED, audit, judged, making, of, weights
@@ -141,6 +143,19 @@ def test_confidence_taken_from_elsewhere(manifest: Path, tmp_path: Path) -> None
         outcomes = found(tmp_path, lax, place, **stated)
         assert {outcome for outcome, _ in outcomes} == {Outcome.REFUTED}
         assert "less than the registered sets leave" in outcomes[0][1]
+
+
+def test_exactly_half_leaves_bounds_less(manifest: Path, tmp_path: Path) -> None:
+    """Bounds that are said to hold for a fixed half too have the confidence that this takes."""
+    items, drawn = honest(manifest), len(read_manifest(manifest).canaries)
+    conditions = [encode_value(number_included(drawn // 2, drawn))]
+    assert found(tmp_path, items, manifest) == []
+    outcomes = found(tmp_path, items, manifest, canary_conditions=conditions)
+    assert {outcome for outcome, _ in outcomes} == {Outcome.REFUTED}
+    assert "less than the registered sets leave" in outcomes[0][1]
+    # C(400, 200) 2^-400 = 0.0398693.
+    held = [replace(item, confidence=1 - 0.039869 * (1 - item.confidence)) for item in items]
+    assert found(tmp_path, held, manifest, canary_conditions=conditions) == []
 
 
 def test_the_gate_refuses_them_too(manifest: Path, tmp_path: Path) -> None:
