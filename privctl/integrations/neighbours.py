@@ -3,18 +3,19 @@
 A record may change what it adds to the sum itself, but not what others add. A count or mean over the batch in the loss,
 a network that scales its inputs by those of the batch, and mixup break this, and autograd's graph need not show it. So
 a batch is computed again with either half of its records replaced by one of the others: what is computed from the
-remaining ones must stay the same. So must the losses of a batch that is computed after such a changed one. What cannot
-be computed twice alike, or draws other random numbers for other records, is not judged.
+remaining ones must stay the same. So must the losses of a batch that is computed after such a changed one, and those of
+its shorter records where these are padded less far alone. What cannot be computed twice alike, or draws other random
+numbers for other records, is not judged.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from privctl.domain.errors import InputError
 from privctl.integrations.carried_state import CarriedState
 from privctl.integrations.drawn_rows import DrawnRows
+from privctl.integrations.padding import Shorter, shorter_alone
 from privctl.train.clipping.passes import gradients_set_aside
 from privctl.train.clipping.use import WithoutDraws, random_states, tensors_in
 from privctl.train.contribution.network_state import fixed_seed, secret_seed
@@ -33,9 +35,11 @@ from privctl.train.contribution.network_state import fixed_seed, secret_seed
 #: records share may have as many rows as one batch, but not as several of different sizes.
 _LEAST, _MOST_BATCHES = 4, 3
 #: What equal losses may differ by, relative to a loss and to the mean: in batches of one size, where something was in
-#: half precision, and in batches of several sizes.
-_TOLERANCE, _TOLERANCE_REDUCED, _TOLERANCE_SIZES = 1e-5, 1e-3, 5e-2
+#: half precision, in batches of several sizes, and of several widths.
+_TOLERANCE, _TOLERANCE_REDUCED, _TOLERANCE_SIZES, _TOLERANCE_PADDING = 1e-5, 1e-3, 5e-2, 1e-2
 _CPU = torch.device("cpu")
+
+_Rows = TypeVar("_Rows", slice, list[int])
 
 
 class _Trial(NamedTuple):
@@ -51,6 +55,7 @@ class Neighbours:
     def __init__(self, run: int, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
         self._run, self._model, self._trainable = run, model, trainable
         self._before: CarriedState | None = None
+        self._shorter: Shorter | None = None  # of the latest batch
         #: By test, the numbers of rows of the batches that seemed dependent; and how many more batches to test.
         self._suspected: dict[str, list[int]] = {}
         self._remaining: dict[str, int] = {}
@@ -58,6 +63,7 @@ class Neighbours:
     def require_own_rows(self, collate: Callable[[list[Any]], Any], records: Sequence[Any]) -> None:
         """Raise InputError if ``collate`` makes rows that depend on several of the ``records`` of a batch."""
         count = len(records)
+        self._shorter = None
         if not self._wanted("collate", count):
             return
 
@@ -65,7 +71,7 @@ class Neighbours:
             # A collate function may take fields out of a record.
             chosen = [records[place] for place in places]
             batch = collate([copy(record) if isinstance(record, MutableMapping) else record for record in chosen])
-            return [tensor.detach().cpu() for tensor in _by_row(batch, count)]
+            return [tensor.detach().cpu() for tensor in _by_row(batch, len(chosen))]
 
         halves = self._halves(count)
         replaced = [(kept, partial(collated, _places(count, kept, self._run).tolist())) for kept in halves]
@@ -75,6 +81,8 @@ class Neighbours:
                 "so that one record changes what several add; give one that does not mix records (as mixup does), nor "
                 "scale them by what is in the batch"
             )
+        with same_draws(_CPU, secret_seed()), suppress(Exception):  # of the user's code, which may not take half of it
+            self._shorter = shorter_alone(collated, count) if self._run == 1 else None
 
     def before(self, losses_of: Callable[[], Tensor], rows: int) -> None:
         """Take down what ``losses_of`` carries from earlier calls; call this before each pass of ``rows`` rows."""
@@ -145,6 +153,16 @@ class Neighbours:
                 "losses of rows change when the batch has fewer rows, so that one record changes what several add to "
                 "the sum; divide by no number of rows: private steps divide by the expected batch size themselves"
             )
+        shorter = self._shorter if (rows.start, rows.stop) == (0, drawn.rows) else None
+        if shorter is None:
+            return
+        alone = [(shorter.kept, partial(losses, _Replacing(shorter.pairs)))]
+        if self._judged("padding", _depends(plain, alone, _has_same, device), drawn.rows):
+            raise InputError(
+                "losses of rows change with how far the batch is padded, and so with its longest record, so that one "
+                "record changes what several add to the sum; leave padding out of means and states by a mask or by "
+                "packed sequences, or pad every batch to one length"
+            )
 
     def _wanted(self, test: str, rows: int) -> bool:
         return self._remaining.get(test, _MOST_BATCHES) > 0 and rows >= _LEAST * self._run
@@ -164,8 +182,8 @@ class Neighbours:
 
 def _depends(
     plain: Callable[[], list[Tensor]],
-    changed: Sequence[tuple[slice, Callable[[], list[Tensor]]]],
-    has: Callable[[slice, Tensor, Tensor], bool],
+    changed: Sequence[tuple[_Rows, Callable[[], list[Tensor]]]],
+    has: Callable[[_Rows, Tensor, Tensor], bool],
     device: torch.device,
 ) -> bool:
     """Whether a ``changed`` computation is seen to lack rows of the ``plain`` one.
@@ -179,9 +197,9 @@ def _depends(
         if not _alike(first, last) or any(other.random != first.random for other in others):
             return False
         pairs = [
-            (kept, *pair)
+            (kept, own, seen)
             for (kept, _), other in zip(changed, others, strict=True)
-            for pair in zip(first.values, other.values, strict=True)
+            for own, seen in zip(first.values, other.values, strict=True)
         ]
         if all(has(*each) for each in pairs):
             return False
@@ -253,6 +271,14 @@ def _has_losses(tolerance: float, kept: slice, losses: Tensor, others: Tensor) -
 def _has_fewer(kept: slice, losses: Tensor, fewer: Tensor) -> bool:
     """Whether the losses of the ``kept`` rows alone are among ``losses``, up to what another size of a batch rounds."""
     return len(fewer) != len(losses[kept]) or _has_losses(_TOLERANCE_SIZES, kept, fewer, losses)
+
+
+def _has_same(kept: list[int], losses: Tensor, alone: Tensor) -> bool:
+    """Whether the losses of the ``kept`` rows ``alone`` are those in a batch that is padded further."""
+    size = losses.abs() + losses.abs().mean()
+    return len(alone) != len(losses[kept]) or bool(
+        ((losses[kept] - alone).abs() <= _TOLERANCE_PADDING * size[kept]).all()
+    )
 
 
 def _by_row(batch: Any, rows: int) -> Iterator[Tensor]:
