@@ -27,7 +27,8 @@ _PLAIN = """
 --id-column --member-column --models --score-column --greedy-only --exact-only --include --init --json --keep-models
 --keep-scores --float32 --precision
 --kind --kinds --learning-rate --leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest
---max-length --micro-examples --micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers
+--max-length --max-loss --min-accuracy --micro-examples
+--micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers
 --optimizer --output --pattern --pattern-seconds --presidio --plot --prefix-from --prefix-tokens --quiet --rare-least
 --rare-words --report --resize --response-only --resume --save-adapter --schedule --seconds --simulate --solver
 --static-layers --suffix-tokens --task --temperature --template --threads --timeout --title --tokenizer --top-k --top-p

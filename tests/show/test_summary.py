@@ -134,7 +134,8 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     whose = f"one example ({meaning})," if meaning else "one example,"
     terminal = " ".join(guarantee_text(guarantee, named=False, verbose=False).split())
     assert f"protects {whose} neighbours by" in terminal
-    assert f"whether {'an example' if meaning else 'a record'} was used is right 62.1 %" in terminal
+    whose_use = "a user's records were" if meaning else "a record was"
+    assert f"whether {whose_use} used is right 62.1 %" in terminal
     assert whose in " ".join(markdown(data(model(guarantee))).split())
     card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
     assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card

@@ -151,10 +151,11 @@ def findings(
     )  # fmt: skip
 
 
-def report_of(found: Findings) -> PrivacyReport:
+def report_of(found: Findings, *claims: tuple[float, float]) -> PrivacyReport:
     return PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
-        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}},
+        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0",
+                    "asked": {"claims": claims}},
         omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
         inputs=(Artifact(role="model", path="m/model.safetensors", digest="blake3:0", bytes=9),),
         outputs=(Artifact(role="scores", path="r.scores.safetensors", digest="blake3:0", bytes=9),),
@@ -179,7 +180,7 @@ def test_a_models_scores_of_a_split_refute_its_claims(split: DrawnSplit) -> None
 
 def test_verdicts_on_claims_follow_from_counts(split: DrawnSplit) -> None:
     low, high = (EpsilonClaim(epsilon=epsilon, delta=1e-5) for epsilon in (1.0, 8.0))
-    right = report_of(findings(split, 100.0, low, high))
+    right = report_of(findings(split, 100.0, low, high), (1.0, 1e-5), (8.0, 1e-5))
     assert not list(faults(right))
     for place, outcome, says in (
         (0, Outcome.CONSISTENT, "but its counts refute that"),

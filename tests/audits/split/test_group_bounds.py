@@ -83,7 +83,7 @@ def report_of(found: Findings, group_by: str | None) -> PrivacyReport:
 
 
 def wrong(report: PrivacyReport) -> list[str]:
-    return [fault for fault in faults(report) if "was asked for" not in fault]
+    return [fault for fault in faults(report) if "was asked for" not in fault and "not asked about" not in fault]
 
 
 def outcomes(found: Findings) -> list[Outcome]:

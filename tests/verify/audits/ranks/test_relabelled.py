@@ -212,7 +212,7 @@ def test_audits_that_kept_neither_folds_nor_seed_say_so(tmp_path: Path, audit: A
     assert "joint test" not in verdict.reason
     report_path, kept = tmp_path / "r.report.json", tmp_path / "r.scores.safetensors"
     report = PrivacyReport(
-        step="audit", created=now(), versions={}, evidence=audit.evidence,
+        step="audit", created=now(), versions=versions(("numpy",)), evidence=audit.evidence,
         outputs=(file_artifact("scores", kept, report_path),), parameters={"confidence": 1 - ALPHA},
     )  # fmt: skip
     assert [o.what for o in check_evidence(report_path, report, NamedFiles()).omissions] == ["fused score"]
