@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from privctl.domain.errors import InputError
 from privctl.integrations.carried_state import CarriedState
 from privctl.integrations.drawn_rows import DrawnRows
-from privctl.integrations.padding import Shorter, shorter_alone
+from privctl.integrations.padding import FAULT, Shorter, has_same, shorter_alone
 from privctl.train.clipping.passes import gradients_set_aside
 from privctl.train.clipping.use import WithoutDraws, random_states, tensors_in
 from privctl.train.contribution.network_state import fixed_seed, secret_seed
@@ -35,8 +35,8 @@ from privctl.train.contribution.network_state import fixed_seed, secret_seed
 #: records share may have as many rows as one batch, but not as several of different sizes.
 _LEAST, _MOST_BATCHES = 4, 3
 #: What equal losses may differ by, relative to a loss and to the mean: in batches of one size, where something was in
-#: half precision, in batches of several sizes, and of several widths.
-_TOLERANCE, _TOLERANCE_REDUCED, _TOLERANCE_SIZES, _TOLERANCE_PADDING = 1e-5, 1e-3, 5e-2, 1e-2
+#: half precision, and in batches of several sizes.
+_TOLERANCE, _TOLERANCE_REDUCED, _TOLERANCE_SIZES = 1e-5, 1e-3, 5e-2
 _CPU = torch.device("cpu")
 
 _Rows = TypeVar("_Rows", slice, list[int])
@@ -157,12 +157,8 @@ class Neighbours:
         if shorter is None:
             return
         alone = [(shorter.kept, partial(losses, _Replacing(shorter.pairs)))]
-        if self._judged("padding", _depends(plain, alone, _has_same, device), drawn.rows):
-            raise InputError(
-                "losses of rows change with how far the batch is padded, and so with its longest record, so that one "
-                "record changes what several add to the sum; leave padding out of means and states by a mask or by "
-                "packed sequences, or pad every batch to one length"
-            )
+        if self._judged("padding", _depends(plain, alone, has_same, device), drawn.rows):
+            raise InputError(FAULT)
 
     def _wanted(self, test: str, rows: int) -> bool:
         return self._remaining.get(test, _MOST_BATCHES) > 0 and rows >= _LEAST * self._run
@@ -271,14 +267,6 @@ def _has_losses(tolerance: float, kept: slice, losses: Tensor, others: Tensor) -
 def _has_fewer(kept: slice, losses: Tensor, fewer: Tensor) -> bool:
     """Whether the losses of the ``kept`` rows alone are among ``losses``, up to what another size of a batch rounds."""
     return len(fewer) != len(losses[kept]) or _has_losses(_TOLERANCE_SIZES, kept, fewer, losses)
-
-
-def _has_same(kept: list[int], losses: Tensor, alone: Tensor) -> bool:
-    """Whether the losses of the ``kept`` rows ``alone`` are those in a batch that is padded further."""
-    size = losses.abs() + losses.abs().mean()
-    return len(alone) != len(losses[kept]) or bool(
-        ((losses[kept] - alone).abs() <= _TOLERANCE_PADDING * size[kept]).all()
-    )
 
 
 def _by_row(batch: Any, rows: int) -> Iterator[Tensor]:

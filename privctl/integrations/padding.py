@@ -9,6 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+#: What losses in batches of several widths may differ by, relative to a loss and to the mean.
+_TOLERANCE = 1e-2
+
+FAULT = (
+    "losses of rows change with how far the batch is padded, and so with its longest record, so that one record "
+    "changes what several add to the sum; leave padding out of means and states by a mask or by packed sequences, or "
+    "pad every batch to one length"
+)
+
 
 class Shorter(NamedTuple):
     """The rows ``kept`` of a batch, and pairs of a tensor of the batch and the same of these rows alone."""
@@ -31,6 +40,14 @@ def shorter_alone(collated: Callable[[Sequence[int]], Sequence[Tensor]], count: 
     pairs = list(zip(collated(range(count)), collated(kept), strict=True))
     same = all(_is_cut(whole[kept], part) for whole, part in pairs)
     return Shorter(kept, pairs) if same and any(w.shape[1:] != p.shape[1:] for w, p in pairs) else None
+
+
+def has_same(kept: list[int], losses: Tensor, alone: Tensor) -> bool:
+    """Whether the losses of the ``kept`` rows ``alone`` are those in a batch that is padded further."""
+    if len(alone) != len(kept):
+        return True  # nothing to compare
+    allowed = _TOLERANCE * (losses.abs() + losses.abs().mean())
+    return bool(((losses[kept] - alone).abs() <= allowed[kept]).all())
 
 
 def _is_cut(rows: Tensor, cut: Tensor) -> bool:
