@@ -46,6 +46,23 @@ def tested(compiled: Callable[[], Code], is_right: Callable[[Code], bool]) -> Co
     return code if is_right(code) else None
 
 
+def tested_by_lanes(
+    name: str, assembly: Callable[[int], str], is_right: Callable[[SharedCode], bool]
+) -> tuple[SharedCode, int] | None:
+    """The function ``name`` of ``assembly`` for registers of so many lanes as this processor's, and their number.
+
+    None as from ``tested``. ``assembly`` may import what needs llvmlite.
+    """
+
+    def compiled() -> tuple[SharedCode, int]:
+        from privctl.machine_code.compiling import CompiledModule, vector_lanes
+
+        lanes = vector_lanes()
+        return SharedCode.of(CompiledModule(assembly(lanes)), name), lanes
+
+    return tested(compiled, lambda found: is_right(found[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class _Team:
     """Torch's own threads: other threads would wait while these spin after each operation."""

@@ -1,4 +1,4 @@
-"""What the parts have in common: when their code suits, and how it is compiled and tested."""
+"""When the code of a part suits, and the kinds of numbers that parts are written for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from privctl.machine_code.threads import SharedCode, can_share, tested
+from privctl.machine_code.threads import SharedCode, can_share
 
 #: The kinds of numbers that programs are written for.
 KINDS = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -31,17 +31,3 @@ def suits(values: Tensor, other: Tensor, code_for: Callable[[torch.dtype], Code 
         return False
     code = code_for(values.dtype)
     return code is not None and values.shape[-1] % code[1] == 0
-
-
-def compiled(
-    assembly: Callable[[str, int], str], name: str, dtype: torch.dtype, is_right: Callable[[SharedCode], bool]
-) -> Code | None:
-    """The function ``name`` of ``assembly`` for numbers of this ``dtype``; None unless it compiles and ``is_right``."""
-
-    def code() -> Code:
-        from privctl.machine_code.compiling import CompiledModule, vector_lanes
-
-        lanes = vector_lanes()
-        return SharedCode.of(CompiledModule(assembly(KINDS[dtype], lanes)), name), lanes
-
-    return tested(code, lambda found: is_right(found[0]))

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from privctl.machine_code.threads import SharedCode, run
-from privctl.models.fused.code import Code, compiled, suits
+from privctl.machine_code.threads import SharedCode, run, tested_by_lanes
+from privctl.models.fused.code import KINDS, Code, suits
 
 #: Relative: bfloat16 rounds twice, to half a unit of the last place each.
 _TOLERANCE = {torch.bfloat16: 1.25 * torch.finfo(torch.bfloat16).eps, torch.float32: 4 * torch.finfo(torch.float32).eps}
@@ -37,11 +37,12 @@ def _gated(code: SharedCode, gates: Tensor, values: Tensor) -> Tensor:
 
 @cache
 def _tested_code(dtype: torch.dtype) -> Code | None:
-    try:
-        from privctl.models.fused.gate_program import assembly
-    except ImportError:
-        return None
-    return compiled(assembly, "gate", dtype, lambda code: _is_right(code, dtype))
+    def assembly(lanes: int) -> str:
+        from privctl.models.fused import gate_program
+
+        return gate_program.assembly(KINDS[dtype], lanes)
+
+    return tested_by_lanes("gate", assembly, lambda code: _is_right(code, dtype))
 
 
 def _is_right(code: SharedCode, dtype: torch.dtype) -> bool:

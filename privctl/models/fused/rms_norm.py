@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from privctl.machine_code.threads import SharedCode, bits_of, run
-from privctl.models.fused.code import Code, compiled, suits
+from privctl.machine_code.threads import SharedCode, bits_of, run, tested_by_lanes
+from privctl.models.fused.code import KINDS, Code, suits
 
 #: Rows and features of the self-test.
 _TESTED = (5, 96)
@@ -38,11 +38,12 @@ def _normalized(code: SharedCode, values: Tensor, weight: Tensor, epsilon: float
 
 @cache
 def _tested_code(dtype: torch.dtype) -> Code | None:
-    try:
-        from privctl.models.fused.rms_norm_program import assembly
-    except ImportError:
-        return None
-    return compiled(assembly, "norm", dtype, lambda code: _is_right(code, dtype))
+    def assembly(lanes: int) -> str:
+        from privctl.models.fused import rms_norm_program
+
+        return rms_norm_program.assembly(KINDS[dtype], lanes)
+
+    return tested_by_lanes("norm", assembly, lambda code: _is_right(code, dtype))
 
 
 def _is_right(code: SharedCode, dtype: torch.dtype) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privctl.machine_code.threads import SharedCode, bits_of, run, tested
+from privctl.machine_code.threads import SharedCode, bits_of, run, tested_by_lanes
 from privctl.train.clipping.norm_code import suits_lanes
 
 #: How far the self-test's sums may be from those in float64, relative to the sums of sizes.
@@ -49,15 +49,13 @@ def _sums(code: SharedCode, inputs: Tensor, gradients: Tensor, groups: int, epsi
 @cache
 def _tested_code() -> tuple[SharedCode, int] | None:
     """The code and the lanes of its registers."""
-    return tested(_compiled, lambda compiled: _is_right(compiled[0]))
+    return tested_by_lanes("sums", _assembly, _is_right)
 
 
-def _compiled() -> tuple[SharedCode, int]:
-    from privctl.machine_code.compiling import CompiledModule, vector_lanes
+def _assembly(lanes: int) -> str:
     from privctl.train.clipping.group_norm_program import assembly
 
-    lanes = vector_lanes()
-    return SharedCode.of(CompiledModule(assembly(lanes)), "sums"), lanes
+    return assembly(lanes)
 
 
 def _is_right(code: SharedCode) -> bool:
