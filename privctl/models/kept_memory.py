@@ -32,7 +32,7 @@ _inside = 0
 def kept_memory(device: torch.device) -> Iterator[None]:
     """Within the block, the process keeps freed CPU memory, for work on ``device``.
 
-    It is returned afterwards. The process never holds more than its peak use. Does nothing if the C library is not
+    It is returned afterwards, and what is free at the start is returned then. Does nothing if the C library is not
     glibc, if the environment configures malloc, or on a GPU.
     """
     library = _glibc()
@@ -46,6 +46,13 @@ def kept_memory(device: torch.device) -> Iterator[None]:
         _count(library, -1)
 
 
+def trim_kept_memory() -> None:
+    """Return what is kept now; call it after work that takes more memory than what follows."""
+    library = _glibc()
+    if library is not None and _inside:
+        library.malloc_trim(0)
+
+
 def _count(library: Any, more: int) -> None:
     """Count the threads within the block; as they share the heap, the first and the last of them change settings."""
     global _inside
@@ -54,6 +61,7 @@ def _count(library: Any, more: int) -> None:
         if before == 0:
             library.mallopt(_MMAP_MAX, 0)
             library.mallopt(_TRIM_THRESHOLD, _NEVER)
+            library.malloc_trim(0)
         elif _inside == 0:
             library.mallopt(_MMAP_MAX, _BLOCKS)
             library.mallopt(_MMAP_THRESHOLD, _LARGEST)

@@ -17,8 +17,10 @@ import torch
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.table import FIELDS
 from privctl.domain.progress import unseen
-from privctl.models.kept_memory import kept_memory
+from privctl.models import kept_memory as kept_memory_module
+from privctl.models.kept_memory import kept_memory, trim_kept_memory
 from privctl.parallel import ALONE
+from privctl.train.clipping import engine
 from privctl.train.steps.sampling import Passes
 from tests.train.steps.test_loop import ROWS, recipe, trainer
 
@@ -149,3 +151,29 @@ def test_scoring_keeps_it_between_its_passes() -> None:
     scorer.score(OpenedModel(subject=subject, inputs=(), cache=None, versions={}), [np.arange(3)])
     assert kept == [False]
     assert _outside_the_heap()
+
+
+def test_what_is_kept_is_returned_where_asked() -> None:
+    with kept_memory(_CPU):
+        tensor = torch.ones(_BYTES, dtype=torch.uint8)
+        del tensor
+        kept = _resident()
+        trim_kept_memory()
+        assert _resident() <= kept - _BYTES // 2
+
+
+def test_nothing_is_returned_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(kept_memory_module, "_glibc", lambda: SimpleNamespace(malloc_trim=calls.append))
+    trim_kept_memory()
+    assert not calls
+
+
+def test_what_comparing_with_autograd_took_is_returned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(engine, "trim_kept_memory", lambda: calls.append(None))
+    model, inputs = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    with engine.PerExample(model, engine.Clipping(norm=1.0)) as clipped:
+        for _ in range(3):
+            clipped.accumulate(lambda: model(inputs).sum(1))
+    assert len(calls) == 1

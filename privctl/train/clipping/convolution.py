@@ -109,12 +109,9 @@ class Convolved:
         of_inputs, of_gradients = (
             each.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().double() for each in (gram, product)
         )
-        slack = gram_slack(
-            (of_inputs * of_gradients).sum(1),
-            of_inputs.sum(1),
-            of_gradients.sum(1),
-            (gram.shape[1], math.prod(self.geometry.weight[1:]), gradients.shape[1]),
-        )
+        sizes = of_inputs.new_tensor((gram.shape[1], math.prod(self.geometry.weight[1:]), gradients.shape[1]))
+        lengths = (of_inputs * of_gradients).sum(1)
+        slack = gram_slack(lengths, of_inputs.sum(1), of_gradients.sum(1), sizes)
         return Squares(product.mul_(gram).sum((1, 2), dtype=torch.float64).clamp(min=0), slack)
 
     def _gram_of_patches(self, inputs: Tensor) -> Tensor:

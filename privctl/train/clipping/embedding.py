@@ -22,6 +22,7 @@ from privctl.train.clipping.terms import (
     by_positions,
     chunk_bytes,
     chunks,
+    readable,
     squared_lengths,
 )
 from privctl.train.clipping.use import Inseparable, ModuleCall
@@ -48,9 +49,11 @@ class Lookup:
     def squares(self) -> Squares:
         """Sum the gradients of equal ids of an example, which has at most T different ones, and measure the sums."""
         values = at_least_float32(self.gradients)
-        slots = values.new_zeros(values.shape[:2].numel(), values.shape[2])
-        slots.index_add_(0, _slots(self.ids).flatten(), values.flatten(0, 1))
-        return Squares(squared_lengths(slots.view(len(values), -1)), self.slack())
+        if readable(values) and _all_differ(self.ids):  # as positions do; nothing to sum
+            return Squares(squared_lengths(values.flatten(1)), self.slack())
+        sums = values.new_zeros(values.shape[:2].numel(), values.shape[2])
+        sums.index_add_(0, _slots(self.ids).flatten(), values.flatten(0, 1))
+        return Squares(squared_lengths(sums.view(len(values), -1)), self.slack())
 
     def slack(self) -> Tensor:
         """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
@@ -63,6 +66,12 @@ class Lookup:
             total.zero_()
         values = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None]
         return total.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
+
+
+def _all_differ(ids: Tensor) -> bool:
+    """Whether no example of ids (n, T) has one twice."""
+    ordered = ids.sort(dim=1).values
+    return bool((ordered[:, 1:] != ordered[:, :-1]).all())
 
 
 def _slots(ids: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
+from privctl.models.kept_memory import trim_kept_memory
 from privctl.parallel import is_out_of_memory
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.blocks import keeps_blocks
@@ -113,8 +114,7 @@ class PerExample:
         self._saved = {} if self._leaves.shared else saved_with(model)
         self._rounds, self._run = 0, 1  # of promotion; rows per example
         self._latest: Pass | None = None
-        self._checked = compared
-        self._checked_alone = False  # checked, but only on a single example, which shows little
+        self._checked, self._checked_alone = compared, False  # alone: on a single example, which shows little
         #: Parameters that no batch has used so far; autograd detects if a later batch does, even outside all hooks.
         self._idle, self._used = set[str](), set[str]()
 
@@ -179,8 +179,8 @@ class PerExample:
         Checking that everything is finite waits for a GPU. With ``check_finite`` false, only the first call checks: the
         caller must inspect the returned losses and norms, and discard every ``grad`` if one is not finite.
 
-        If processes share the parameters, each must call this equally often, and gets its shard of the sum over all of
-        them; a process whose rows are not finite adds nothing to the sum.
+        Processes that share the parameters must call this equally often. Each gets its shard of the sum over all; a
+        process whose rows are not finite adds nothing to it.
         """
         self._run = run
         try:
@@ -352,6 +352,7 @@ class PerExample:
     def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
         self._compare_sums(passed, expected)
         check.compare_norms(passed.measured.row_norms(check.compared_rows(len(norms))), norms)
+        trim_kept_memory()  # later passes need less
         self._checked, self._checked_alone = True, len(norms) == 1
         self._used |= {name for name in self.trainable if name in passed.measured.used or name in expected.sketches}
         self._idle = self.trainable.keys() - self._used

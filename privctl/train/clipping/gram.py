@@ -5,8 +5,7 @@ See Lee and Kifer 2020, and Li et al. 2022.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import torch
@@ -33,16 +32,14 @@ def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
 
 def squares_of_groups(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> list[list[Squares]]:
     """As ``outer_squares`` for each of several groups of layers; what follows the sums is done for all at once."""
-    sums = [layer for inputs, gradients in groups for layer in _all_sums(inputs, gradients).unbind(1)]
+    if not groups:
+        return []
+    sums = torch.cat([_all_sums(inputs, gradients) for inputs, gradients in groups], 1)
     sizes = [(*inputs.shape[1:], each.shape[2]) for inputs, gradients in groups for each in gradients]
-    found: dict[int, Squares] = {}
-    for size in dict.fromkeys(sizes):
-        places = [place for place, each in enumerate(sizes) if each == size]
-        square, lengths, of_inputs, of_gradients = torch.stack([sums[place] for place in places], 1)
-        slack = gram_slack(lengths, of_inputs, of_gradients, size)
-        found |= dict(zip(places, map(Squares, square.clamp(min=0), slack), strict=True))
-    in_order = (found[place] for place in range(len(sizes)))
-    return [list(islice(in_order, len(gradients))) for _, gradients in groups]
+    square, lengths, of_inputs, of_gradients = sums
+    slack = gram_slack(lengths, of_inputs, of_gradients, sums.new_tensor(sizes).T[..., None])
+    layers = map(Squares, square.clamp(min=0), slack)
+    return [list(islice(layers, len(gradients))) for _, gradients in groups]
 
 
 def _all_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> Tensor:
@@ -55,17 +52,17 @@ def _all_sums(inputs: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def gram_slack(lengths: Tensor, inputs: Tensor, gradients: Tensor, sizes: tuple[int, int, int]) -> Tensor:
-    """The slack (n,) float64 of squares from the Gram matrices of a (n, T, d) and g (n, T, p).
+def gram_slack(lengths: Tensor, inputs: Tensor, gradients: Tensor, sizes: Iterable[Tensor]) -> Tensor:
+    """The slack (..., n) float64 of squares from the Gram matrices of a (n, T, d) and g (n, T, p).
 
     ``lengths`` are the sums over positions of |a_t| |g_t|, ``inputs`` those of |a_t|, ``gradients`` those of |g_t|,
-    each (n,) float64, and ``sizes`` is (T, d, p). Products below the smallest normal float32 vanish, however large
-    their factor in the other matrix is. An entry of a Gram matrix thus lacks up to k times that number, for k features.
+    each (..., n) float64, and ``sizes`` are T, d and p, each (..., 1). Products below the smallest normal float32
+    vanish, however large their factor in the other matrix is. An entry of a Gram matrix thus lacks up to k times that
+    number, for k features.
     """
     positions, features, outputs = sizes
-    size_of_inputs, size_of_gradients = (
-        size + positions * math.sqrt(count * _TINY) for size, count in ((inputs, features), (gradients, outputs))
-    )
+    size_of_inputs = inputs + positions * (features * _TINY).sqrt()
+    size_of_gradients = gradients + positions * (outputs * _TINY).sqrt()
     vanished = outputs * size_of_inputs.square() + features * size_of_gradients.square() + positions**2
     return lengths.square() + _TINY / GRAM_ERROR * vanished
 

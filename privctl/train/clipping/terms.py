@@ -28,6 +28,11 @@ def on_gpu(values: Tensor) -> bool:
     return values.is_cuda
 
 
+def readable(values: Tensor) -> bool:
+    """Whether a number of ``values`` can be read without waiting for a device."""
+    return values.device.type == "cpu"
+
+
 def chunk_bytes(values: Tensor) -> int:
     """The most memory that temporary tensors may take on the device of ``values``; on a GPU, by its total memory."""
     return _of_card(values.device.index) if on_gpu(values) else CHUNK_BYTES

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from privctl.train.clipping import Clipping, PerExample, gram, linear, sinks
+from privctl.train.clipping import Clipping, PerExample, embedding, gram, linear, sinks
 from privctl.train.clipping.gram import outer_squares
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import merge, squares_by_parameter
@@ -51,8 +51,9 @@ def launched(model: nn.Module, *, look: bool = False) -> Launches:
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gram, linear):
-        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    for module in (linear, embedding):
+        monkeypatch.setattr(module, "readable", lambda _: False)
+    monkeypatch.setattr(gram, "on_gpu", lambda _: True)
     monkeypatch.setattr(gram, "suits_code", lambda *_: False)
 
 
