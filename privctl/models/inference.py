@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -14,11 +15,14 @@ from torch.nn import functional
 from privctl.models.activations import fused_activations, replaced_forwards
 from privctl.models.fused.gate import gate_, suits_gate
 from privctl.models.fused.rms_norm import rms_norm, suits_rms_norm
+from privctl.models.fused.rotary import rotated, rotated_by_torch, suits_rotary
 
 #: Values for the test of a norm: rows whose mean square is far above, near and below epsilon.
 _SIZES = (1.0, 30.0, 1e-3)
 #: How far a norm may be from the module's own, in machine epsilons of the number: each rounds a few times.
 _EPSILONS = 4
+#: The name of the function that turns queries and keys, in transformers' modules, and of what marks a fused one.
+_TURN, _FUSED = "apply_rotary_pos_emb", "is_fused_rotary"
 
 
 @contextmanager
@@ -26,10 +30,11 @@ def fast_inference(network: nn.Module) -> Iterator[None]:
     """Within the block, ``network`` runs faster forward passes; its state dict is unchanged.
 
     Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms read their input once, or at least
-    form no squares of it, gated layers form their product in place, layers in bfloat16 do not copy their bias, and a
-    convolution of patches that do not overlap is one product of matrices.
+    form no squares of it, gated layers form their product in place, layers in bfloat16 do not copy their bias, a
+    convolution of patches that do not overlap is one product of matrices, and rotary position embeddings are one
+    operation, which any other network of the same Python module has too.
     """
-    with fused_activations(network), replaced_forwards(_faster(network)):
+    with fused_activations(network), replaced_forwards(_faster(network)), _fused_rotary(network):
         yield
 
 
@@ -162,6 +167,48 @@ def _is_gated(module: nn.Module) -> bool:
         except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
             return False
     return isinstance(own, Tensor) and bool(torch.equal(own, other))
+
+
+@contextmanager
+def _fused_rotary(network: nn.Module) -> Iterator[None]:
+    """Within the block, the functions that turn queries and keys in the Python modules of ``network`` are fused."""
+    weight = next(network.parameters(), None)
+    places = {type(module).__module__: sys.modules.get(type(module).__module__) for module in network.modules()}
+    changed: list[tuple[Any, Callable[..., Any]]] = []
+    try:
+        for place in places.values() if weight is not None and weight.device.type == "cpu" else ():
+            turn = getattr(place, _TURN, None)
+            if turn is not None and not hasattr(turn, _FUSED) and _turns(turn):
+                changed.append((place, turn))
+                setattr(place, _TURN, _fused(turn))
+        yield
+    finally:
+        for place, turn in changed:
+            setattr(place, _TURN, turn)
+
+
+def _fused(turn: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(queries: Tensor, keys: Tensor, cosines: Tensor, sines: Tensor, *more: Any, **named: Any) -> Any:
+        if not more and not named and all(suits_rotary(each, cosines, sines) for each in (queries, keys)):
+            return rotated(queries, cosines, sines), rotated(keys, cosines, sines)
+        return turn(queries, keys, cosines, sines, *more, **named)
+
+    setattr(apply, _FUSED, True)
+    return apply
+
+
+def _turns(turn: Callable[..., Any]) -> bool:
+    """Whether ``turn`` computes what ``rotated_by_torch`` does, by its output for random inputs."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn((2, heads, 3, 8), generator=generator) for heads in (4, 2))
+    turns = torch.randn((2, 2, 3, 8), generator=generator)
+    try:
+        with torch.inference_mode():
+            found = turn(queries, keys, *turns)
+    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return False
+    expected = tuple(rotated_by_torch(each, *turns) for each in (queries, keys))
+    return isinstance(found, tuple) and all(map(torch.equal, found, expected)) and len(found) == len(expected)
 
 
 def _epsilon(module: nn.Module) -> float | None:

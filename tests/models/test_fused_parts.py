@@ -11,19 +11,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
+from transformers.models.cohere import modeling_cohere
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM, LlamaMLP, LlamaRMSNorm
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from privctl.machine_code.compiling import CompiledModule
 from privctl.machine_code.threads import SharedCode
 from privctl.models import inference
-from privctl.models.fused import gate, gate_program, rms_norm, rms_norm_program
+from privctl.models.fused import gate, gate_program, rms_norm, rms_norm_program, rotary, rotary_program
 from privctl.models.fused.numbers import splat
 from privctl.models.inference import fast_inference
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
-PARTS = {"norm": (rms_norm, rms_norm_program), "gate": (gate, gate_program)}
+PARTS = {"norm": (rms_norm, rms_norm_program), "gate": (gate, gate_program), "rotary": (rotary, rotary_program)}
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,47 @@ def test_gates_are_those_of_double_precision(kind: str, lanes: int) -> None:
     values = torch.randn(40, 48).to(DTYPES[kind])
     expected = gated(gates, values)
     assert_rounded_alike(gate._gated(code_of("gate", kind, lanes), gates, values), expected)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("examples", [1, 3])
+def test_embeddings_of_positions_are_torchs_bit_by_bit(kind: str, lanes: int, examples: int) -> None:
+    values = torch.randn(3, 7, 5, 64).to(DTYPES[kind]).transpose(1, 2)
+    angles = torch.randn(examples, 7, 64)
+    turns = [each.to(DTYPES[kind]) for each in (angles.cos(), angles.sin())]
+    expected, _ = modeling_llama.apply_rotary_pos_emb(values, values, *turns)
+    found = rotary._rotated(code_of("rotary", kind, lanes), values, *turns)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_a_model_embeds_positions_in_one_operation(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=512,
+    )  # fmt: skip
+    model: Any = LlamaForCausalLM(config).to(dtype).eval()
+    ids, before = torch.randint(20, (2, 300)), modeling_llama.apply_rotary_pos_emb
+    with torch.inference_mode(), fast_inference(nn.Sequential(model)):
+        used = noted(monkeypatch, "rotated", rotary.rotated)
+        found = model(ids).logits
+        monkeypatch.setattr(inference, "suits_rotary", lambda *_: False)
+        assert torch.equal(found, model(ids).logits)
+        with fast_inference(model):
+            assert modeling_llama.apply_rotary_pos_emb is not before
+        assert modeling_llama.apply_rotary_pos_emb is not before
+    assert used == [(2, 2, 300, 64), (2, 1, 300, 64)] * 2
+    assert modeling_llama.apply_rotary_pos_emb is before
+
+
+def test_another_formula_for_positions_is_left_alone() -> None:
+    """Cohere turns neighbours, not halves."""
+    before = modeling_cohere.apply_rotary_pos_emb
+    config: Any = modeling_cohere.CohereConfig(hidden_size=16, num_attention_heads=2)
+    with fast_inference(modeling_cohere.CohereAttention(config, 0)):
+        assert modeling_cohere.apply_rotary_pos_emb is before
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values())
@@ -164,6 +207,12 @@ def test_what_does_not_suit_takes_torchs_operations() -> None:
         assert not gate.suits_gate(x, x)
     assert not rms_norm.suits_rms_norm(fine.bfloat16(), weight)
     assert not gate.suits_gate(fine, fine[:1])
+    q, turns = torch.randn(4, 100, 3, 64).transpose(1, 2), torch.randn(2, 1, 100, 64)
+    assert rotary.suits_rotary(q, *turns)
+    assert not rotary.suits_rotary(q.contiguous(), *turns)
+    assert not rotary.suits_rotary(q[..., :60], *turns[..., :60])
+    assert not rotary.suits_rotary(q, *turns[:, 0])
+    assert not rotary.suits_rotary(q.bfloat16(), *turns)
     assert not rms_norm.suits_rms_norm(fine.requires_grad_(), weight)
     with torch.inference_mode():
         assert rms_norm.suits_rms_norm(fine, weight)
@@ -189,8 +238,9 @@ def test_code_that_is_wrong_is_not_used(part: Any, program: ModuleType, monkeypa
 def test_without_llvmlite_torch_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.delitem(sys.modules, "privctl.machine_code.compiling")
-    for name in ("gate_program", "rms_norm_program", "numbers"):
+    for name in ("gate_program", "rms_norm_program", "rotary_program", "numbers"):
         monkeypatch.delitem(sys.modules, f"privctl.models.fused.{name}")
         monkeypatch.delattr(f"privctl.models.fused.{name}")
     assert not rms_norm.suits_rms_norm(torch.randn(300, 128), torch.ones(128))
     assert not gate.suits_gate(torch.randn(300, 128), torch.ones(300, 128))
+    assert not rotary.suits_rotary(torch.randn(4, 100, 3, 64).transpose(1, 2), *torch.ones(2, 1, 100, 64))
