@@ -46,8 +46,11 @@ def _rotated(code: SharedCode, values: Tensor, cosines: Tensor, sines: Tensor) -
     by_position, cosines, sines = values.transpose(1, 2), cosines.contiguous(), sines.contiguous()
     outputs = torch.empty_like(by_position)
     count, positions, heads, size = outputs.shape
-    addresses = (each.data_ptr() for each in (by_position, outputs, cosines, sines))
-    run(code, count * positions, 0, RotaryFields(*addresses, heads, size // 2, len(cosines) * positions))
+    fields = RotaryFields(
+        by_position.data_ptr(), outputs.data_ptr(), cosines.data_ptr(), sines.data_ptr(),
+        heads, size // 2, len(cosines) * positions,
+    )  # fmt: skip
+    run(code, count * positions, 0, fields)
     return outputs.transpose(1, 2)
 
 
