@@ -7,7 +7,7 @@ backward pass; the kernel reads its input, writes its output, and saves only the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -45,11 +45,11 @@ def fusible_activations(network: nn.Module) -> tuple[tuple[nn.Module, Kernel], .
     """The modules of ``network`` that torch's kernels can replace, each with its kernel.
 
     These are of exactly the classes in ``KERNELS``, and the kernel agrees with ``forward`` in values and gradients up
-    to rounding, which is computed on a few numbers.
+    to rounding, which is computed on a few numbers, once for modules that are alike.
     """
     weight = next(network.parameters(), torch.empty(0))
     with_kernels = ((module, _kernel_of(module)) for module in network.modules())
-    return tuple((m, kernel) for m, kernel in with_kernels if kernel is not None and _agree(m.forward, kernel, weight))
+    return tuple((m, kernel) for m, kernel in with_kernels if kernel is not None and _agree(m, kernel, weight))
 
 
 @contextmanager
@@ -97,11 +97,28 @@ def _kernel_of(module: nn.Module) -> Kernel | None:
     return kernel if composed and "forward" not in vars(module) else None
 
 
-def _agree(own: Kernel, kernel: Kernel, weight: Tensor) -> bool:
+def _agree(module: nn.Module, kernel: Kernel, weight: Tensor) -> bool:
     """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``weight``."""
     device = torch.device("cpu") if weight.is_meta else weight.device
     kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, weight.dtype))
-    return all(_computes_the_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
+    alike = (_formula(module), kernel, tuple(kinds), device)
+    if alike not in _AGREE:
+        _AGREE[alike] = all(
+            _computes_the_same(module.forward, kernel, kind, device) for kind in kinds if kind.is_floating_point
+        )
+    return _AGREE[alike]
+
+
+#: What ``_agree`` found, by all that it depends on.
+_AGREE: dict[Hashable, bool] = {}
+
+
+def _formula(module: nn.Module) -> Hashable:
+    """What determines the values of a module of one of the classes in ``KERNELS``: its code, and its own constants."""
+    constants = {name: value for name, value in vars(module).items() if not name.startswith("_") and name != "training"}
+    # A class with two implementations holds one of its methods, which is another object in each module.
+    stated = ((name, getattr(value, "__func__", value)) for name, value in sorted(constants.items()))
+    return type(module).forward, *stated
 
 
 def _computes_the_same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:

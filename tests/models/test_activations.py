@@ -93,6 +93,32 @@ def test_a_module_whose_own_constant_was_changed_is_left_as_it_is() -> None:
         assert not is_fused(changed)
 
 
+def test_modules_that_are_alike_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[torch.dtype] = []
+
+    def computes_the_same(_own: object, _kernel: object, kind: torch.dtype, _device: object) -> bool:
+        compared.append(kind)
+        return True
+
+    monkeypatch.setattr(fused, "_AGREE", {})
+    monkeypatch.setattr(fused, "_computes_the_same", computes_the_same)
+    changed = activations.AccurateGELUActivation()
+    changed.precomputed_constant += 1e-4
+    once = len(dict.fromkeys([torch.float64, torch.float32, torch.bfloat16]))
+    for module, times in (
+        (activations.AccurateGELUActivation(), 1),
+        (activations.AccurateGELUActivation(), 1),
+        (changed, 2),
+        (activations.GELUTanh(use_gelu_tanh_python=True), 3),
+        (activations.GELUTanh(use_gelu_tanh_python=True), 3),
+        (activations.AccurateGELUActivation().half(), 3),
+        (nn.Sequential(nn.Linear(1, 1).half(), activations.AccurateGELUActivation()), 3),
+    ):
+        fused.fusible_activations(module)
+        extra = 4 if isinstance(module, nn.Sequential) else 0  # a format of its own is compared with the three
+        assert len(compared) == times * once + extra
+
+
 def test_what_is_not_exactly_of_a_known_class_is_left_as_it_is() -> None:
     named_alike = type("NewGELUActivation", (nn.Identity,), {"__module__": "transformers.activations"})()
     set_by_others = activations.NewGELUActivation()
