@@ -1,10 +1,11 @@
 """What is a function of its arguments alone is computed once in a process, however many tests ask for it.
 
-Three things: the self-test before a training, for the same network, made-up records, limits and stages; the epsilon of
-one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` and ``gate`` compute
-of one ledger, or build from one configuration. Only calls from inside ``privctl.cli.run``, and the verification of
-every report, are answered so; tests of the functions themselves compute. A test that has replaced an attribute or an
-entry computes too: ``tests/reports_verified.py`` notices ``MonkeyPatch``.
+Four things: the self-test before a training, for the same network, made-up records, limits and stages; the rehearsal
+of a release, for the same network and the same files beside it; the epsilon of one ledger, which the search for the
+least noise asks for many times; and what ``privctl verify`` and ``gate`` compute of one ledger, or build from one
+configuration. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests
+of the functions themselves compute. A test that has replaced an attribute or an entry computes too:
+``tests/reports_verified.py`` notices ``MonkeyPatch``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ FEW_DRAWS = 20_000
 FEW_TREES = 6
 _TESTED_BY = "privctl.train.steps.contribution"
 _PASSED: dict[bytes, Any] = {}
+_REHEARSED_BY = "privctl.train.runs.setup"
+_REHEARSED: set[bytes] = set()
 
 
 @contextmanager
@@ -41,6 +44,18 @@ def self_tests() -> Iterator[None]:
         yield
         return
     with mock.patch.object(tests_of_jobs, "examine", functools.partial(_examined, tests_of_jobs.examine)):
+        yield
+
+
+@contextmanager
+def rehearsals() -> Iterator[None]:
+    """Inside, the release of a network that was rehearsed before is not rehearsed again."""
+    rehearsing = sys.modules.get(_REHEARSED_BY)
+    if rehearsing is None:  # nothing was trained yet in this process
+        yield
+        return
+    rehearse = functools.partial(_rehearsed, rehearsing.rehearse_release)
+    with mock.patch.object(rehearsing, "rehearse_release", rehearse):
         yield
 
 
@@ -85,6 +100,45 @@ def _examined(examine: Callable[..., Any], network: nn.Module, task: Any, limits
     return found
 
 
+def _rehearsed(
+    rehearse: Callable[..., None], job: Any, workers: Any, network: nn.Module, *, merge: bool = False
+) -> None:
+    """Rehearse a release, or only make and delete its folder if the same one was rehearsed before."""
+    from privctl.storage.atomic import PendingFolder
+
+    request = job.request
+    known = not merge and workers.size == 1 and not request.resume and not request.model.adapter_only
+    key = _release_key(job.model, network) if known else None
+    if key is not None and key in _REHEARSED:
+        with PendingFolder(request.output, public=False):
+            return
+    rehearse(job, workers, network, merge=merge)
+    if key is not None:
+        _REHEARSED.add(key)
+
+
+def _release_key(model: Any, network: nn.Module) -> bytes | None:
+    """A digest of all that a rehearsal writes and reads; None where that cannot be told."""
+    import torch
+
+    found = hashlib.blake2b()
+    _add_network(found, network)
+    generation = getattr(network, "generation_config", None)
+    given = getattr(model.companion, "init_kwargs", {})
+    settings = {name: value for name, value in given.items() if name != "name_or_path"}
+    facts = (model.text.context, model.text.vocabulary, model.text.pad, model.text.once) if model.text else ()
+    found.update(repr((model.task, facts, torch.get_num_threads(), torch.get_default_dtype())).encode())
+    found.update(b"" if generation is None else generation.to_json_string().encode())
+    found.update(json.dumps([settings, getattr(model.companion, "chat_template", None)], default=str).encode())
+    kept = io.BytesIO()
+    try:
+        _Pickler(kept).dump((model.companion, model.images, model.sounds))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    found.update(kept.getvalue())
+    return found.digest()
+
+
 def _engines(stages: Sequence[Any]) -> list[Any]:
     """The derivatives that are taken in ``stages``."""
     return [stage.view.engine for stage in stages if hasattr(stage.view, "engine")]
@@ -100,15 +154,7 @@ def _key(network: nn.Module, task: Any, limits: Any, stages: Sequence[Any], devi
     if None in views:
         return None
     found = hashlib.blake2b()
-    for name, module in network.named_modules():
-        hooks = [len(module._forward_hooks), len(module._forward_pre_hooks), "forward" in vars(module)]
-        found.update(repr((name, type(module), id(type(module)), module.training, hooks, module.extra_repr())).encode())
-    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        found.update(repr((name, tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device)).encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    config = {} if getattr(network, "config", None) is None else network.config.to_dict()
-    config.pop("_name_or_path", None)
-    found.update(json.dumps(config, sort_keys=True, default=repr).encode())
+    _add_network(found, network)
     asked = [(stage.name, stage.rounding, stage.reduced) for stage in stages]
     found.update(repr((asked, views, limits, device, torch.get_num_threads(), torch.get_default_dtype())).encode())
     kept = io.BytesIO()
@@ -118,6 +164,21 @@ def _key(network: nn.Module, task: Any, limits: Any, stages: Sequence[Any], devi
         return None
     found.update(kept.getvalue())
     return found.digest()
+
+
+def _add_network(found: Any, network: nn.Module) -> None:
+    """Add to the digest ``found`` what a network consists of."""
+    import torch
+
+    for name, module in network.named_modules():
+        hooks = [len(module._forward_hooks), len(module._forward_pre_hooks), "forward" in vars(module)]
+        found.update(repr((name, type(module), id(type(module)), module.training, hooks, module.extra_repr())).encode())
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        found.update(repr((name, tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device)).encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    config = {} if getattr(network, "config", None) is None else network.config.to_dict()
+    config.pop("_name_or_path", None)
+    found.update(json.dumps(config, sort_keys=True, default=repr).encode())
 
 
 def _view_key(view: Any, network: nn.Module) -> tuple[Any, ...] | None:
@@ -247,7 +308,7 @@ def _built(build: Callable[..., Any], folder: Path, path: Path, task: str, relea
     key = (place.read_bytes() if place.is_file() else None, shapes, task)
     if key not in _BUILT:
         _BUILT[key] = build(folder, path, task, released)
-    return copy.deepcopy(_BUILT[key])
+    return _BUILT[key]  # verify reads it only
 
 
 def _files(folder: Path) -> list[Path]:

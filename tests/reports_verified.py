@@ -33,8 +33,8 @@ _IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omi
 
 #: Modules that use what is remembered; nothing remembered reads what a test puts in their place.
 _USERS = (
-    *("privctl.train.runs.gradient_training", "privctl.train.release.model", "privctl.train.runs.setup"),
-    *("privctl.train.methods.ferret.run", "privctl.train.logs.live", "privctl.train.steps.loop"),
+    *("privctl.train.runs.gradient_training", "privctl.train.logs.live", "privctl.train.steps.loop"),
+    "privctl.train.methods.ferret.run",
     *("privctl.train.methods.dp_zo.trainer", "privctl.train.methods.ferret.trainer", "privctl.train.state.interrupts"),
     "privctl.api.training",
 )
@@ -140,6 +140,7 @@ def _watched(run: Callable[..., int]) -> Callable[..., int]:
             with ExitStack() as memories:
                 if not WATCH.patched:
                     memories.enter_context(remembered.self_tests())
+                    memories.enter_context(remembered.rehearsals())
                     memories.enter_context(remembered.epsilons())
                     memories.enter_context(remembered.trees(arguments))
                     memories.enter_context(remembered.bounds_if_loaded(remembered.FEW_DRAWS))

@@ -7,9 +7,14 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from audits.membership import quantile
 from privctl.accounting import ledger
@@ -61,7 +66,7 @@ def test_reports_are_noted_whichever_way_they_are_put_in_place(tmp_path: Path, m
 def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: Path) -> None:
     waiting = [
         *("privctl.train.contribution.examine", "privctl.train.contribution.views", "verify.recompute.ledger"),
-        "privctl.accounting.calibrate",
+        *("privctl.accounting.calibrate", "privctl.train.runs.setup"),
     ]
     modules: set[str] = set()
     while waiting:
@@ -100,6 +105,80 @@ def test_a_configuration_is_read_again_once_it_or_the_model_changes(
     assert (built(), built()) == (2, 2)
     write_model(model, {"a": np.zeros((3, 2), np.float32)})
     assert (built(), built(), built("masked-lm")) == (3, 3, 4)
+
+
+def tiny(hidden: int = 4) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=hidden, n_layer=1, n_head=1))
+
+
+def with_a_moved_weight() -> GPT2LMHeadModel:
+    network = tiny()
+    with torch.no_grad():
+        network.transformer.h[0].ln_1.bias[0] += 1e-6
+    return network
+
+
+def with_a_hook() -> GPT2LMHeadModel:
+    network = tiny()
+    network.transformer.h[0].register_forward_hook(lambda *_: None)
+    return network
+
+
+def with_another_configuration() -> GPT2LMHeadModel:
+    network = tiny()
+    network.config.layer_norm_epsilon = 1e-4
+    return network
+
+
+def with_another_generation() -> GPT2LMHeadModel:
+    network = tiny()
+    network.generation_config.max_length = 7
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "again"),
+    [
+        (tiny, {}, False),
+        (lambda: tiny(6), {}, True),
+        (with_a_moved_weight, {}, True),
+        (with_a_hook, {}, True),
+        (with_another_configuration, {}, True),
+        (with_another_generation, {}, True),
+        (tiny, {"companion": "other words"}, True),
+        (tiny, {"companion": lambda: None}, True),  # what cannot be told from others
+        (tiny, {"task": "text-classification"}, True),
+        (tiny, {"adapter_only": True}, True),
+        (tiny, {"merge": True}, True),
+        (tiny, {"size": 2}, True),
+    ],
+)
+def test_a_release_is_rehearsed_again_where_it_differs(
+    network: Callable[[], GPT2LMHeadModel], changes: dict[str, Any], again: bool, tmp_path: Path
+) -> None:
+    made: list[object] = []
+
+    def rehearse(_job: object, _workers: object, network: object, *, merge: bool) -> None:
+        made.append((network, merge))
+
+    def asked(network: object, **changes: Any) -> None:
+        usual = {"adapter_only": False, "merge": False, "size": 1, "task": "causal-lm", "companion": "words"}
+        options = {**usual, **changes}
+        model = SimpleNamespace(
+            task=options["task"], text=None, images=None, sounds=None, companion=options["companion"]
+        )
+        request = SimpleNamespace(
+            output=tmp_path / "out", resume=False, model=SimpleNamespace(adapter_only=options["adapter_only"])
+        )
+        job, workers = SimpleNamespace(model=model, request=request), SimpleNamespace(size=options["size"])
+        remembered._rehearsed(rehearse, job, workers, network, merge=options["merge"])
+
+    with mock.patch.object(remembered, "_REHEARSED", set()):
+        asked(tiny())
+        asked(network(), **changes)
+    assert len(made) == 1 + again
+    assert not any(tmp_path.iterdir())
 
 
 def test_few_trees_are_for_commands_that_audit_alone() -> None:
