@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 import random
 import secrets
 import zlib
@@ -19,7 +20,7 @@ from privctl.data.packed import byte_lines
 from privctl.data.places import data_files, require_inputs
 from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
-from privctl.data.several import DataPath, SeveralPaths, paths_of
+from privctl.data.several import DataPath, SeveralPaths, real_paths
 from privctl.domain.errors import CommandError
 from privctl.reports.files import now, require_not_weights_or_report
 from privctl.storage.atomic import PendingFile, require_absent, require_regular
@@ -95,13 +96,13 @@ def record_lines(path: DataPath) -> Iterator[tuple[bytes, bool]]:
 
 def _check_paths(request: PlantRequest, force: bool) -> None:
     outputs = (request.output, request.manifest)
-    if outputs[0].resolve() == outputs[1].resolve():
+    if os.path.realpath(outputs[0]) == os.path.realpath(outputs[1]):
         raise CommandError(f"--output and --manifest are both {request.output}; give two names")
     given = [data for data in (request.data, request.prefix_from) if data is not None]
-    read = {path.resolve() for data in given for path in paths_of(data)}
+    read = {place for data in given for place in real_paths(data)}
     require_inputs(*given)
     for path, option in zip(outputs, ("--output", "--manifest"), strict=True):
-        if path.resolve() in read:
+        if os.path.realpath(path) in read:
             raise CommandError(f"{path} is the data itself, which is not changed; choose another {option}")
         require_regular(path, option=option)
         require_absent(path, force, option=option)

@@ -42,6 +42,7 @@ from audits.scores.subject import with_chat
 from audits.split.drawn import read_split
 from audits.split.premises import of_training, premises
 from privctl.data.columns import Columns
+from privctl.data.several import real_paths
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Progress, unseen
@@ -74,7 +75,7 @@ class ExtractionAudit:
         ``reference`` also reproduces is not compared. Raises InputError for unusable data and CommandError for unusable
         settings.
         """
-        if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
+        if request.heldout is not None and real_paths(request.train) == real_paths(request.heldout):
             raise CommandError(f"--train and --held-out are the same file, {request.train}; give text it never saw")
         self._coins = None if request.split is None else SplitCoins(split=read_split(request.split))
         self._trained_on = trained_on

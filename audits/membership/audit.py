@@ -41,6 +41,7 @@ from audits.statistics.metrics import roc
 from audits.statistics.relabel import data_seed
 from privctl.data.columns import Columns
 from privctl.data.records import Record
+from privctl.data.several import real_paths
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
@@ -95,7 +96,7 @@ class MembershipAudit:
         """
         self._drawn = None if request.split is None else read_split(request.split)
         self._trained_on = trained_on
-        if request.members.resolve() == request.nonmembers.resolve():
+        if real_paths(request.members) == real_paths(request.nonmembers):
             raise CommandError(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )

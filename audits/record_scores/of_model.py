@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def scored_model(
     the scores come from a file. Raises InputError if ``path`` is not a model, CommandError for a report within its
     folder.
     """
-    if path.is_dir() and report.resolve().parent == path.resolve():
+    if path.is_dir() and os.path.dirname(os.path.realpath(report)) == os.path.realpath(path):
         raise CommandError(f"--output {report} lies in the folder of the model, which it would change; choose another")
     with open_checkpoint(path) as checkpoint:
         inputs = checkpoint_artifacts(checkpoint, report)

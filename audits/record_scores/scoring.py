@@ -24,7 +24,7 @@ from audits.scores.subject import read
 from audits.whole.request import require_kept
 from privctl.data.columns import USUAL, Columns
 from privctl.data.recorded import data_digest, recorded_files, require_same
-from privctl.data.several import DataPath, paths_of
+from privctl.data.several import DataPath, paths_of, real_paths
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
 from privctl.models.choices import FloatFormat
@@ -64,7 +64,7 @@ class ScoringRequest:
     def __post_init__(self) -> None:
         if self.output.suffix != _SUFFIX:
             raise CommandError(f"--output {self.output} does not end in {_SUFFIX}; name the file of scores so")
-        if self.members.resolve() == self.nonmembers.resolve():
+        if real_paths(self.members) == real_paths(self.nonmembers):
             raise CommandError(f"--members and --nonmembers are the same, {self.members}; give two sets to compare")
         require_kept([*paths_of(self.members), *paths_of(self.nonmembers)])
         if self.thorough and self.attacks:

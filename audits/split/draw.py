@@ -40,7 +40,7 @@ from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes, require_inputs
 from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
-from privctl.data.several import DataPath, paths_of
+from privctl.data.several import DataPath, paths_of, real_paths
 from privctl.domain.errors import CommandError, InputError
 from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent, require_regular, writing
@@ -173,13 +173,13 @@ class _Output:
 
 def _check_paths(request: SplitRequest) -> None:
     require_inputs(request.data)
-    read = {path.resolve() for path in paths_of(request.data)}
+    read = real_paths(request.data)
     if not request.folder.parent.is_dir():
         raise CommandError(f"{request.folder.parent} is not a folder; make it, or choose another --output")
     if request.folder.exists() and not request.folder.is_dir():
         raise CommandError(f"{request.folder} is a file; give a folder as --output")
     for path in request.written if request.folder.exists() else ():
-        if path.resolve() in read:
+        if os.path.realpath(path) in read:
             raise CommandError(f"{path} is the data itself, which is not changed; choose another --output")
         require_regular(path)
         require_absent(path, request.force)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.scores.scores_file import SCORE, round_coarsely
-from privctl.data.several import DataPath
+from privctl.data.several import DataPath, real_paths
 from privctl.domain.leaking import LeakingRecord, Reason
 from privctl.storage.atomic import PendingFile
 
@@ -42,7 +42,7 @@ def leaking_records(
     """
     extracted = _extracted(arrays)
     scored = _scored(arrays)
-    same = members is not None and train is not None and members.resolve() == train.resolve()
+    same = members is not None and train is not None and real_paths(members) == real_paths(train)
     records = []
     for line, (scores, as_high) in scored.items():
         assert members is not None  # only members are scored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -70,7 +71,7 @@ def logged_beside(model: Path, report: Path, log: Path | None, notify: Notify) -
     Raises as ``is_logged``, and CommandError if the report would replace the log.
     """
     place = log_path(output_paths(model, None)[0], log)
-    if place.resolve() == report.resolve():
+    if os.path.realpath(place) == os.path.realpath(report):
         raise CommandError(f"{place} is named as the log and as an output; choose another --log")
     if is_logged(place, report):
         notify(f"{report} is in {place}, and is replaced: a gate that asks for every audit will miss it")

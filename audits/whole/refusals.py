@@ -12,6 +12,7 @@ from audits.places import output_paths
 from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.options import flag_of, is_given
 from privctl.data.places import require_inputs
+from privctl.data.several import real_paths
 from privctl.domain.errors import CommandError
 from privctl.models.choices import TASKS
 from privctl.reports.files import REPORT_SUFFIX, require_not_weights_or_report
@@ -159,7 +160,7 @@ def _check_texts(options: Mapping[str, Any]) -> None:
     train, held_out = options["train"], options["held_out"]
     if train is None:
         return
-    if held_out is not None and train.resolve() == held_out.resolve():
+    if held_out is not None and real_paths(train) == real_paths(held_out):
         raise CommandError(f"--train and --held-out are the same file, {train}; give text it never saw")
     prefix, least = options["prefix_tokens"], options["least_prefix"]
     if prefix is not None and least is not None and least > prefix > 0:

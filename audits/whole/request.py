@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,17 +93,18 @@ def require_distinct(request: AuditRequest) -> None:
     """Raise CommandError if an output is an input or another output, or if an input can be read only once."""
     read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
     require_kept(read)
-    inputs = {path.resolve() for path in read}
+    inputs = {*map(os.path.realpath, read)}
     outputs = (
         ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)
     )  # fmt: skip
     for flag, path in outputs:
-        if path is not None and path.resolve() in inputs:
+        if path is not None and os.path.realpath(path) in inputs:
             raise CommandError(f"{path} is an input of this audit; choose another {flag}")
-    if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
+    written = {os.path.realpath(request.report), os.path.realpath(request.scores)}
+    if request.log is not None and os.path.realpath(request.log) in written:
         raise CommandError(f"{request.log} is named as the log and as an output; choose another --log")
-    written = {path.resolve() for path in (request.report, request.scores, request.log) if path is not None}
-    if request.leaks is not None and request.leaks.resolve() in written:
+    written |= set() if request.log is None else {os.path.realpath(request.log)}
+    if request.leaks is not None and os.path.realpath(request.leaks) in written:
         raise CommandError(f"{request.leaks} is another output of this audit; choose another --leaks")
 
 

@@ -44,7 +44,7 @@ def page_path_and_format(
     page_path = output or _default(reports[0], kind)
     if str(page_path) == "-":
         return page_path, kind
-    if page_path.resolve() in {path.resolve() for path in reports}:
+    if os.path.realpath(page_path) in map(os.path.realpath, reports):
         raise CommandError(f"{page_path} is one of the reports; choose another --output")
     if output is not None:
         _require_ending(output, kind)

@@ -64,7 +64,7 @@ def report_on_scores(
         if not model.exists():
             raise missing_model(model)
         path, _ = output_paths(model, output)
-    if path.resolve() in {file.resolve() for file in files}:
+    if os.path.realpath(path) in map(os.path.realpath, files):
         raise CommandError(f"{path} is an input of this audit; choose another --output")
     require_regular(path)
     require_absent(path, options["force"])

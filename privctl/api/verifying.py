@@ -182,7 +182,7 @@ def verify(
     place = report_path_of(path_at(report, "report"), progress)
     require_inputs(place, data_or_none(data), data_or_none(public))
     if (written := path_or_none(output)) is not None:
-        if written.resolve() == place.resolve():
+        if os.path.realpath(written) == os.path.realpath(place):
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
         require_not_weights_or_report(written, but="verify")

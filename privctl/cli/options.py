@@ -44,7 +44,9 @@ def to_standard_output(output: str | Path | None) -> bool:
 def common(command: Command) -> Command:
     """Add ``--json``, ``--quiet``, ``--verbose`` and ``--debug``."""
     for option in (
-        click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks."),
+        click.option(
+            "--debug", is_flag=True, is_eager=True, expose_value=False, callback=debug, help="Show tracebacks."
+        ),
         click.option(
             "-v",
             "--verbose",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ FORMATS = ("html", "markdown", "model-card", "intoto")
 @click.option("--title", help="Title of the page.  [default: the names of the models]")
 @force_option
 @click.option("-q", "--quiet", is_flag=True, help="No notes; only results and errors.")
-@click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=debug, help="Show tracebacks.")
 def report(
     reports: tuple[Path, ...],
     output: Path | None,
@@ -89,7 +90,7 @@ def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: boo
     suffix = plot.suffix.lower()
     if suffix not in (".svg", ".png"):
         raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
-    if output is not None and plot.resolve() == output.resolve():
+    if output is not None and os.path.realpath(plot) == os.path.realpath(output):
         raise CommandError(f"--plot and --output both name {plot}; name two different files")
     require_not_weights_or_report(plot)
     require_absent(plot, force, option="--plot")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--new-key", "stem", type=PATH, help="Create the key pair NAME.key (keep it secret) and NAME.pub.")
 @force
 @click.option("-q", "--quiet", is_flag=True, help="No notes.")
-@click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=debug, help="Show tracebacks.")
 def sign(
     reports: tuple[Path, ...], key: Path | None, checks: tuple[Path, ...], stem: Path | None, force: bool, quiet: bool
 ) -> None:

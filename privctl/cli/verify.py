@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,7 +127,7 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
         raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     for flag, path in (("--plot", plot), ("--output", output)):
-        if path is not None and path.resolve() == report.resolve():
+        if path is not None and os.path.realpath(path) == os.path.realpath(report):
             raise CommandError(f"{flag} {path} is the report itself, which no command edits; name another file")
         if path is not None and not path.parent.is_dir():
             raise CommandError(f"{flag} {path} is in a folder that does not exist; create the folder first")

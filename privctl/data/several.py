@@ -33,10 +33,6 @@ class SeveralPaths:
         """Empty: each path has its own suffix."""
         return ""
 
-    def resolve(self) -> SeveralPaths:
-        """The same data with absolute paths and symbolic links resolved."""
-        return SeveralPaths(tuple(path.resolve() for path in self.paths))
-
     def is_dir(self) -> bool:
         """False: it is not a single folder."""
         return False
@@ -61,9 +57,9 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
     paths = tuple(_path(item) for item in given)
     if not paths:
         raise CommandError("no path of data is given; give one")
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        if (place := path.resolve()) in seen:
+        if (place := os.path.realpath(path)) in seen:
             raise CommandError(f"{path} is given twice, and each of its records would count as two; give it once")
         seen.add(place)
     return paths[0] if len(paths) == 1 else SeveralPaths(paths)
@@ -72,6 +68,11 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
 def paths_of(data: DataPath) -> tuple[Path, ...]:
     """The paths of ``data``, at least one."""
     return data.paths if isinstance(data, SeveralPaths) else (data,)
+
+
+def real_paths(data: DataPath) -> tuple[str, ...]:
+    """The paths of ``data``, absolute and with symbolic links resolved; links that loop stay as they are."""
+    return tuple(map(os.path.realpath, paths_of(data)))
 
 
 def _path(given: object) -> Path:

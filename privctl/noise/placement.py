@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str, *, priva
     """
     if output is not None:
         require_regular(output)
-    root = checkpoint.root.resolve()
+    root = Path(os.path.realpath(checkpoint.root))
     suffix = "" if checkpoint.is_directory else ".safetensors"
     stem, word = root.name.removesuffix(suffix), ".private" if private else ".noised"
     if output is None:
@@ -99,9 +100,10 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str, *, priva
         return output / f"{stem}{word}{mark}{suffix}"
     require_name(output)
     path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
-    if path.resolve() == root:
+    place = Path(os.path.realpath(path))
+    if place == root:
         raise CommandError(f"the output {path} is the input; choose another --output")
-    if checkpoint.is_directory and root in path.resolve().parents:
+    if checkpoint.is_directory and root in place.parents:
         raise CommandError(f"the output {path} lies inside the input; choose another --output")
     return path
 

@@ -50,7 +50,7 @@ class Rename:
     @classmethod
     def to_place(cls, temporary: Path, place: Path, mark: str) -> Rename:
         """The rename of ``temporary`` to ``place``, in the set identified by ``mark`` (12 hexadecimal digits)."""
-        folder = place.parent.resolve()
+        folder = Path(os.path.realpath(place.parent))
         return cls(
             temporary=folder / temporary.name,
             place=folder / place.name,
@@ -61,7 +61,7 @@ class Rename:
     @classmethod
     def removal(cls, place: Path, mark: str) -> Rename:
         """The removal of ``place``, in the set identified by ``mark``."""
-        folder = place.parent.resolve()
+        folder = Path(os.path.realpath(place.parent))
         temporary, kept = (folder / f".{place.name}.{mark}.{end}" for end in ("partial", "kept"))
         return cls(temporary=temporary, place=folder / place.name, kept=kept, replaces=False, removes=True)
 

@@ -82,6 +82,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.gz").write_bytes((folder / "second.jsonl.gz").read_bytes()[:-20])
     lines(folder / "book.jsonl", [{"id": "email-1", "kind": "email", "value": "a0@example.org", "records": [99]}])
     (folder / "text.parquet").write_text("no table")
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
     (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0\0")
     (folder / "model.onnx").write_bytes(b"\x08\x07\x12\x07pytorch")
     (folder / "bytes.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
@@ -205,6 +206,11 @@ MISTAKES = [
     ([*PROTECT, "first.jsonl"], 3, "secrets merge"),
     ([*PROTECT, "book.jsonl"], 3, "99"),
     ([*PROTECT, "absent.jsonl"], 3, "absent.jsonl"),
+    ([*PLAIN, "--data", "train.jsonl", "--held-out", "loop.jsonl"], 3, "loop.jsonl"),
+    (["audit", "split", "loop.jsonl", "-o", "s"], 3, "loop.jsonl"),
+    (["canary", "plant", "train.jsonl", "loop.jsonl", "-o", "p.jsonl"], 3, "loop.jsonl"),
+    (["secrets", "scan", "loop.jsonl", "-o", "s.jsonl"], 3, "loop.jsonl"),
+    (["noise", "base", "--noise-stddev", "1", "-o", "loop.jsonl"], 2, "loop.jsonl"),
 ]
 
 

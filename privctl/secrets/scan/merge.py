@@ -6,6 +6,7 @@ file has those of all its shares. So parts of different data, settings or versio
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -43,7 +44,7 @@ def merge_parts(
         used = versions_of(request)
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path} has settings that no scan has; scan its shard again") from None
-    if any(table_path.resolve() == part.resolve() for table_path in request.places for part in paths):
+    if not {*map(os.path.realpath, paths)}.isdisjoint(map(os.path.realpath, request.places)):
         raise CommandError(f"{output} is a partial result to be merged; choose another --output")
     require_writable_outputs(request, force=force)
     _require_same("this program", used, path, header.versions, _VERSION)

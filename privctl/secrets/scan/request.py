@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +61,9 @@ class ScanRequest:
             raise CommandError(f"--by {self.by!r} is not a field name; name a field that every record has")
         if self.shard is not None and self.output is None:
             raise CommandError("--shard writes a partial result and nothing else; name its file with --output")
-        written = {path.resolve() for path in self.places}
+        written = {*map(os.path.realpath, self.places)}
         for path in (*paths_of(self.data), self.literals):
-            if path is not None and path.resolve() in written:
+            if path is not None and os.path.realpath(path) in written:
                 raise CommandError(f"{path} is an input and would be overwritten; choose another --output")
 
     @property

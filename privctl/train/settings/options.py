@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from privctl.data.columns import Columns, columns_of, require_separated
 from privctl.data.labels import labels_named
 from privctl.data.places import STDIN, found, holds_classes
 from privctl.data.rows import column_names
-from privctl.data.several import DataPath, data_at, paths_of
+from privctl.data.several import DataPath, data_at, paths_of, real_paths
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Notify
@@ -115,9 +116,9 @@ def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
         return None
     data, weight, overlap = data_at(options["public"]), options.get("public_weight"), options.get("public_overlap")
     for name, purpose in (("data", "the private data"), ("held_out", "what the model is evaluated on")):
-        taken = {path.resolve() for path in paths_of(data_at(options[name]))} if options.get(name) else set()
+        taken = real_paths(data_at(options[name])) if options.get(name) else ()
         for path in paths_of(data):
-            if path.resolve() in taken:
+            if os.path.realpath(path) in taken:
                 raise CommandError(f"--public {path} is {purpose}; give other records, which are public")
     if STDIN in paths_of(data):
         raise CommandError("--public reads its records twice; put them into a file")
@@ -204,9 +205,9 @@ def _check_adapter(options: Mapping[str, Any], without_adapters: str) -> None:
 def data_of(options: Mapping[str, Any], train: DataPath) -> DataRequest:
     """The training data at ``train``, with the options that describe it. Raises CommandError if it is also held out."""
     held_out = data_at(options["held_out"]) if options.get("held_out") else None
-    trained_on = {path.resolve() for path in paths_of(train)}
+    trained_on = real_paths(train)
     for path in () if held_out is None else paths_of(held_out):
-        if path != STDIN and path.resolve() in trained_on:
+        if path != STDIN and os.path.realpath(path) in trained_on:
             raise CommandError(
                 f"--held-out {path} is the training data; give examples that the model is not trained on"
             )

@@ -7,7 +7,7 @@ A bound by another name, or without its value, would be passed over by whoever l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from privctl.domain.evidence import Bound, Evidence
@@ -15,6 +15,7 @@ from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from verify.audits.canaries.bounds import wrong_bound
+from verify.audits.canaries.gradients import OBSERVED
 from verify.audits.terms import BOUND, MAHLOUJIFAR, METHODS, counts_of, of_split
 
 _NAME = re.compile(r"(?P<what>epsilon|mu)(?P<group> of a group)?(?:, [^,]+?)?(?: of groups of (?P<copies>[0-9]+))?")
@@ -42,13 +43,7 @@ def misstated_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iter
     if both[0] != both[1]:
         yield "its guesses bound epsilon and mu, and it does not state both of each set"
     drawn = [item for item in bounds if of_split(item, parameters)]
-    planted = [item for item in bounds if not of_split(item, parameters)]
-    conditions = parameters.canary_conditions or ()
-    broken = any(condition.state is AssumptionState.VIOLATED for condition in conditions)
-    for item in planted:
-        if (item.lower is None) is not broken:
-            needs = "no condition of its canaries is violated" if item.lower is None else "a condition is violated"
-            yield f"{item.method}, {item.quantity}: it is {'no' if item.lower is None else 'a'} bound, and {needs}"
+    yield from _of_canaries([item for item in bounds if not of_split(item, parameters)], parameters)
     if len({item.reason for item in drawn}) > 1:
         yield "its bounds from the split are of the same coins, and only some of them are said to be no bounds"
     for reason in {item.reason for item in drawn} - {""}:
@@ -57,6 +52,24 @@ def misstated_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iter
             yield "its bounds from the split are said to lack scores, and its attacks judge all records of the split"
         elif not left_out and _ELSEWHERE.fullmatch(reason) is None:
             yield f"its bounds from the split are said to be none for a reason that no audit has: {reason!r}"
+
+
+def _of_canaries(bounds: Sequence[Evidence], parameters: AuditParameters) -> Iterator[str]:
+    """Yields a sentence for each bound withheld or stated against its conditions, and each missing or unknown one."""
+    conditions = parameters.canary_conditions or ()
+    broken = any(condition.state is AssumptionState.VIOLATED for condition in conditions)
+    for item in bounds:
+        if (item.lower is None) is not broken:
+            needs = "no condition of its canaries is violated" if item.lower is None else "a condition is violated"
+            yield f"{item.method}, {item.quantity}: it is {'no' if item.lower is None else 'a'} bound, and {needs}"
+    if not conditions or parameters.canary_commitment is not None:
+        return  # not of canary gradients
+    names = {item.quantity.partition(", ")[2] for item in bounds}
+    for name in OBSERVED:
+        if name not in names:
+            yield f"it was given canary gradients, and states no bound from what was observed of {name!r}"
+    for name in sorted(names - OBSERVED.keys()):
+        yield f"it bounds epsilon by {name!r}, which no training observes of canary gradients"
 
 
 def _misnamed(item: Evidence) -> str:

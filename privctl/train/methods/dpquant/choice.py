@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from privctl.data.places import require_inputs
-from privctl.data.several import DataPath, paths_of
+from privctl.data.several import DataPath, real_paths
 from privctl.domain.errors import CommandError
 from privctl.models.choices import TaskName
 from privctl.models.quiet import quiet_transformers
@@ -119,7 +120,7 @@ def _check_public(settings: DpquantSettings, private: DataPath) -> None:
     """Raise CommandError if the public records are the training data, InputError if they do not exist."""
     if settings.public_records is None:
         return
-    if settings.public_records.resolve() in {path.resolve() for path in paths_of(private)}:
+    if os.path.realpath(settings.public_records) in real_paths(private):
         raise CommandError(f"--measure-on {settings.public_records} is the training data; give records that are public")
     require_inputs(settings.public_records)
 

@@ -114,6 +114,19 @@ def test_bounds_are_withheld_together_and_stated_together() -> None:
     assert any("a condition is violated" in fault for fault in of(BROKEN, *found(250, 1.0)))
 
 
+def test_both_observations_of_canary_gradients_are_bounded() -> None:
+    """Planted: without the bounds by every step, which show most, or with them under a name that no check looks for."""
+    fair = Assumption(name="independent coins", statement="of its own", state=AssumptionState.ASSERTED)
+    gradients = AuditParameters(canary_conditions=(fair,))
+    (_, *every), (_, *end), (_, *other) = (drawn(name=name) for name in ("every step", "final weights", "each step"))
+    assert of(gradients, *every, *end) == []
+    assert of(replace(gradients, canary_commitment="blake3:0"), *drawn(name="")[1:]) == []
+    (left_out,) = of(gradients, *end)
+    assert "no bound from what was observed of 'every step'" in left_out
+    assert len(of(gradients)) == 2
+    assert any("bounds epsilon by 'each step'" in fault for fault in of(gradients, *other, *end))
+
+
 @pytest.mark.parametrize(
     ("count", "claim", "stands"),
     [(1001, 1.0, True), (1001, 7.0, False), (30, 1.0, False)],
