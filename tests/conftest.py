@@ -8,11 +8,9 @@ import logging
 import os
 import signal
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 # A worker for each core is enough: threads beside them spend most of their time waiting for each other, and an audit of
 # a tiny model takes three to seven times as much processor time. Read when numpy and torch are imported, so set before.
@@ -242,20 +240,6 @@ def _without_waiting_for_the_disk() -> Iterator[None]:
     """No test takes the power away, and each ``fsync`` is some milliseconds of waiting."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _without_drawing_nothing() -> Iterator[None]:
-    """A tensor without storage stays as it is: torch composes its normal draws of a dozen operations on nothing."""
-    init = sys.modules.get("torch.nn.init")
-    if init is None:
-        yield
-        return
-    draw = init._no_grad_normal_
-    with mock.patch.object(
-        init, "_no_grad_normal_", lambda tensor, *rest: tensor if tensor.is_meta else draw(tensor, *rest)
-    ):
         yield
 
 
