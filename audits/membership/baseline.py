@@ -17,13 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from audits.membership.attack import Candidates, Settings, auc_evidence
 from audits.membership.features import record_features
 from audits.statistics.cross_fit import cross_fitted, folds
-from audits.statistics.fitted import WIDENED, interval, widened
-from audits.statistics.metrics import RELABELLED
+from audits.statistics.fitted import RELABELLED, WIDENED, NullLaw, interval, widened
 from audits.statistics.paired import auc_difference
 from audits.statistics.power import detectable_area_beyond
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
@@ -154,24 +152,21 @@ def _blind_evidence(
 
     The detectable AUC is that whose interval lies above 1/2, which takes more than for a score that is not fitted.
     """
-    deviation = float(relabelled[1:].std())
+    law = NullLaw.of(relabelled[1:], 0.5)
     found = auc_evidence(BLIND, scores, member, settings)
-    value, stderr = float(relabelled[0]), widened(scores, member, deviation)
-    lower, upper = interval(value, stderr, settings.confidence)
-    critical, sizes = -float(ndtri((1 - settings.confidence) / 2)), (int(member.sum()), int((~member).sum()))
-    least = detectable_area_beyond(critical, *sizes, deviation=deviation) if deviation > 0 else math.nan
+    value, stderr = float(relabelled[0]), widened(scores, member, law.deviation)
+    lower, upper = interval(value, stderr, settings.confidence, law)
+    least = math.nan
+    if law.deviation > 0:
+        reach, sizes = law.reaches((1 - settings.confidence) / 2)[0], (int(member.sum()), int((~member).sum()))
+        least = detectable_area_beyond(reach, *sizes, deviation=law.deviation)
     return replace(
         found,
         estimate=value,
         lower=lower,
         upper=upper,
         interval=WIDENED,
-        details={
-            "chance": 0.5,
-            "deviation": deviation,
-            "stderr": stderr,
-            **({} if math.isnan(least) else {"detectable": least}),
-        },
+        details={**law.details, "stderr": stderr, **({} if math.isnan(least) else {"detectable": least})},
     )
 
 
@@ -184,31 +179,31 @@ def differences(
 ) -> tuple[Evidence, ...]:
     """By how much each attack's AUC exceeds the blind baseline's on the same records.
 
-    The standard error is the larger of DeLong's for paired scores and the standard deviation over relabellings, which
-    accounts for the fitting of the blind baseline. ``refitted`` holds the AUCs under ``blind.labels`` of attacks that
-    are also fitted to labels.
+    The interval is that of ``fitted``, which accounts for the fitting of the blind baseline. The standard error is the
+    larger of DeLong's for paired scores and the standard deviation over relabellings. ``refitted`` holds the AUCs under
+    ``blind.labels`` of attacks that are also fitted to labels.
     """
     member = candidates.table.member
     evidence = []
-    reach = -float(ndtri((1 - settings.confidence) / 2))
     for name, scores in attacks.items():
         difference, paired = auc_difference(
             scores[member], scores[~member], blind.scores[member], blind.scores[~member]
         )
         own = None if refitted is None else refitted.get(name)
-        deviation = float(((areas(scores, blind.labels) if own is None else own) - blind.areas)[1:].std())
-        stderr = max(deviation, 0.0 if math.isnan(paired) else paired)
+        law = NullLaw.of(((areas(scores, blind.labels) if own is None else own) - blind.areas)[1:], 0.0)
+        stderr = max(law.deviation, 0.0 if math.isnan(paired) else paired)
+        lower, upper = interval(difference, stderr, settings.confidence, law)
         evidence.append(
             Evidence(
                 method=name,
                 quantity=DIFFERENCE,
                 estimate=difference,
-                lower=max(-1.0, difference - reach * stderr) if stderr else -1.0,
-                upper=min(1.0, difference + reach * stderr) if stderr else 1.0,
+                lower=lower,
+                upper=upper,
                 confidence=settings.confidence,
                 interval=RELABELLED,
                 samples={"members": int(member.sum()), "nonmembers": int((~member).sum())},
-                details={"chance": 0.0, "deviation": stderr},
+                details={**law.details, "stderr": stderr},
             )
         )
     return tuple(evidence)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from audits import FUSED
 from audits.membership.attack import RATES, AttackResult, Candidates, ScoreAttack, Settings, curve_evidence
-from audits.statistics.fitted import STUDENT, interval, widened
+from audits.statistics.fitted import WIDENED, interval, widened
 from audits.statistics.fused import FusedScore
 from audits.statistics.relabel import data_seed
 
@@ -56,19 +56,7 @@ def result_of(fused: FusedScore, member: NDArray[np.bool_], settings: Settings) 
     """
     scores = fused.fitted(member[None])[0]
     area, *rates = curve_evidence(NAME, scores, member, settings)
-    stderr = widened(scores, member, fused.deviation)
-    lower, upper = interval(float(area.estimate or 0.0), stderr, settings.confidence, fused.relabellings)
-    area = replace(
-        area,
-        lower=lower,
-        upper=upper,
-        interval=STUDENT,
-        details={
-            "chance": 0.5,
-            "deviation": fused.deviation,
-            "center": fused.center,
-            "stderr": stderr,
-            "relabellings": fused.relabellings,
-        },
-    )
+    stderr = widened(scores, member, fused.law.deviation)
+    lower, upper = interval(float(area.estimate or 0.0), stderr, settings.confidence, fused.law)
+    area = replace(area, lower=lower, upper=upper, interval=WIDENED, details={**fused.law.details, "stderr": stderr})
     return AttackResult(evidence=(area, *rates), scores=scores)

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from audits.membership.baseline import GUARD, blind_scores
 from audits.secrets.attack import SecretAttackResult
 from audits.secrets.trace import compared_with_held_out, ranks_by_score
-from audits.statistics.fitted import WIDENED, interval, widened
+from audits.statistics.fitted import RELABELLED, WIDENED, NullLaw, interval, widened
 from audits.statistics.laws import mean_ranks
-from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
 from privctl.data.records import Record
@@ -71,7 +69,6 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     records = [Record(line=number + 1, text=text) for text, number in names.items()]
     scores = [*_values_by_score(result, indices, alike[indices])]
     level = alpha / (1 + len(scores))
-    reach = -float(ndtri(level / 2))
     if min(int(trained.sum()), int((~trained).sum())) < FEWEST:
         return RecordsAlone(evidence=(_too_few_records(trained, level),), arrays=kept)
     labels = relabellings(trained, data_seed([record.digest for record in records]))
@@ -81,9 +78,9 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     of_records = np.full(len(compared), np.nan)
     of_records[indices] = mean_ranks(blind[0])[where]
     kept |= {"records_score": of_records, "records_area": blind_areas, "lengths_area": lengths}
-    p_value, deviation = joint_p_value([blind_areas, lengths]), float(blind_areas[1:].std())
-    apart = widened(blind[0], trained, deviation)
-    lower, upper = interval(float(blind_areas[0]), apart, 1 - level)
+    p_value, law = joint_p_value([blind_areas, lengths]), NullLaw.of(blind_areas[1:], 0.5)
+    apart = widened(blind[0], trained, law.deviation)
+    lower, upper = interval(float(blind_areas[0]), apart, 1 - level, law)
     samples = {"trained": int(trained.sum()), "held_out": int((~trained).sum())}
     evidence = [
         Evidence(
@@ -95,7 +92,7 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
             confidence=1 - level,
             interval=WIDENED,
             samples=samples,
-            details={"chance": 0.5, "deviation": deviation, "stderr": apart, "p_value": p_value, "level": GUARD},
+            details={**law.details, "stderr": apart, "p_value": p_value, "level": GUARD},
         )
     ]
     of_secrets, by_secrets = labels[:, where], areas(blind[:, where], labels[:, where])
@@ -105,19 +102,20 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
         )
         beyond = areas(values, of_secrets) - by_secrets
         kept[f"beyond_records.{number}"] = beyond
-        spread = float(np.nanstd(beyond[1:]))
-        stderr = float(np.nanmax([spread, paired]))
+        law = NullLaw.of(beyond[1:], 0.0)
+        stderr = float(np.nanmax([law.deviation, paired]))
+        lower, upper = interval(difference, stderr, 1 - level, law)
         evidence.append(
             Evidence(
                 method=BASELINE,
                 quantity=over_the_records(name),
                 estimate=difference,
-                lower=max(-1.0, difference - reach * stderr) if stderr else -1.0,
-                upper=min(1.0, difference + reach * stderr) if stderr else 1.0,
+                lower=lower,
+                upper=upper,
                 confidence=1 - level,
                 interval=RELABELLED,
                 samples={"secrets": int((~held_out).sum()), "compared_with": int(held_out.sum())},
-                details={"chance": 0.0, "deviation": stderr},
+                details={**law.details, "stderr": stderr},
             )
         )
     return RecordsAlone(evidence=tuple(evidence), arrays=kept)

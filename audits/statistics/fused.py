@@ -8,6 +8,7 @@ depends on the labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from audits.statistics.cross_fit import cross_fitted, folds
+from audits.statistics.fitted import NullLaw
 from audits.statistics.laws import mean_ranks
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import areas
@@ -29,8 +31,9 @@ RIDGE = 0.1
 #: The scale of the mean of all scores relative to each of them.
 FIRST = 5.0
 DECIMALS = 9
-#: The number of relabellings for the null distribution of the AUC, and the maximum number of labels drawn in total.
-_COUNT, _LEAST, _MOST_LABELS = 199, 49, 5_000_000
+#: The number of relabellings for the law of the AUC without a difference, and the most records of a side that they
+#: take. The penalty grows with the records, so among more of them the law differs in its scale only.
+RELABELLINGS, MOST_OF_A_SIDE = 1999, 1000
 _APART = 1
 
 
@@ -62,31 +65,31 @@ class FusedScore:
     def statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """See ``max_t.Statistics``: the AUC and TPRs for each row of ``labels``, fitted to it.
 
-        The AUC is centred and scaled by its mean and standard deviation over relabellings drawn from the audit's seed.
+        The AUC is centred and scaled by the mean and the deviation of ``law``.
         """
-        fitted = self.fitted(labels)
+        fitted, law = self.fitted(labels), self.law
         rows = [
             rank_statistics(row, self.rates)(row_labels[None])[0]
             for row, row_labels in zip(fitted, labels, strict=True)
         ]
         stacked = np.stack(rows)
-        stacked[:, 0] = (areas(fitted, labels) - self.center) / self.deviation if self.deviation > 0 else 0.0
+        stacked[:, 0] = (areas(fitted, labels) - law.center) / law.deviation if law.deviation > 0 else 0.0
         return stacked
 
-    @property
-    def center(self) -> float:
-        """The mean AUC over relabellings; not exactly 1/2, as a record does not influence how it is judged."""
-        return float(self._null.mean())
+    @cached_property
+    def law(self) -> NullLaw:
+        """The law of the AUC over relabellings, drawn of at most ``MOST_OF_A_SIDE`` records of a side.
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the AUC over relabellings."""
-        return float(self._null.std())
-
-    @property
-    def relabellings(self) -> int:
-        """The number of relabellings behind ``center`` and ``deviation``."""
-        return max(_LEAST, min(_COUNT, _MOST_LABELS // len(self.digests)))
+        From another stream than the relabellings of the joint test: the mean and the deviation of some of its own would
+        fit these better than the true labels. Drawn separately, they are constants to the test.
+        """
+        random = np.random.default_rng([self.seed, _APART])
+        sides = self.members, len(self.digests) - self.members
+        drawn = [min(size, MOST_OF_A_SIDE) for size in sides]
+        some = np.sort(random.permutation(sum(sides))[: sum(drawn)])
+        labels = random.permuted(np.tile(np.arange(len(some)) < drawn[0], (RELABELLINGS, 1)), axis=1)
+        fitted = np.round(cross_fitted(self._features[some], self.fold[some], labels, RIDGE), DECIMALS)
+        return NullLaw.of(areas(fitted, labels), 0.5, _spread(*sides) / _spread(*drawn))
 
     @cached_property
     def fold(self) -> NDArray[np.int64]:
@@ -103,14 +106,10 @@ class FusedScore:
         ranks = [_unit(ndtri(mean_ranks(score) / (count + 1))) for score in self.scores.values()]
         return np.stack([FIRST * _unit(np.mean(ranks, axis=0)), *ranks], axis=1)
 
-    @cached_property
-    def _null(self) -> NDArray[np.float64]:
-        # Drawn from another stream than the relabellings of the joint test: the mean and standard deviation of some of
-        # its own relabellings would fit these better than the true labels. Drawn separately, they are constants to the
-        # test.
-        random = np.random.default_rng([self.seed, _APART])
-        start = np.arange(len(self.digests)) < self.members
-        return self.areas(random.permuted(np.tile(start, (self.relabellings, 1)), axis=1))
+
+def _spread(members: int, others: int) -> float:
+    """The standard deviation over relabellings of the AUC of a score that is not fitted, without ties."""
+    return math.sqrt((members + others + 1) / (12 * members * others))
 
 
 def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:

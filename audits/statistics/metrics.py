@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ONE_ADDED = "gamma, one record added"
 CLOPPER_PEARSON = "Clopper-Pearson"
-RELABELLED = "normal, standard deviation over relabellings"
 
 #: What the record added for a limit scores, as a share of the AUC. A smaller share makes intervals wider; with 1/2, a
 #: limit at 0.1 % errs several times as often as it should with 13 members against 200 others.

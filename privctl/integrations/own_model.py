@@ -109,36 +109,59 @@ def require_same_parameters(optimizer: torch.optim.Optimizer, trained: Sequence[
         )
 
 
-def require_as_begun(model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
-    """Raise CommandError where a ``trained`` parameter of ``model`` was frozen or replaced, or has a gradient.
+class AsBegun:
+    """The ``trained`` parameters of a ``model`` when its private training began, and the devices of all."""
 
-    Such a gradient is of other code, neither clipped nor noisy. The same for a further parameter that was added or
-    thawed, and for a change of precision.
-    """
-    known = {id(parameter) for parameter in trained.values()}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in known:
-            raise CommandError(
-                f"parameter {name!r} requires a gradient and did not when make_private was called, as it was added, "
-                "replaced or thawed since then; all steps add noise to the same parameters, so add and thaw them "
-                "before make_private (an optimizer group with a learning rate of 0 is not trained yet)"
-            )
-    for name, parameter in trained.items():
-        if not parameter.requires_grad:
-            raise CommandError(
-                f"parameter {name!r} was frozen after make_private, and all steps add noise to the same parameters; "
-                "freeze it before make_private, or give its optimizer group a learning rate of 0"
-            )
-        if parameter.dtype not in _TRAINED_IN:
-            raise CommandError(
-                f"parameter {name!r} is now {parameter.dtype}, in which a clipped gradient would be rounded past the "
-                "clip norm; keep the model in float32, and compute it under autocast"
-            )
-        if parameter.grad is not None:
-            raise CommandError(
-                f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
-                "backward of the private training alone, and zero_grad() before it begins"
-            )
+    def __init__(self, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+        self._model, self._trained = model, trained
+        self._devices = {name: parameter.device for name, parameter in model.named_parameters()}
+
+    def require(self) -> None:
+        """Raise CommandError where a trained parameter was frozen or replaced, or has a gradient.
+
+        Such a gradient is of other code, neither clipped nor noisy. The same for a further parameter that was added or
+        thawed, for a change of precision, and for a model that was moved.
+        """
+        for name, parameter in self._model.named_parameters():
+            if parameter.device != self._devices.get(name, parameter.device):
+                raise CommandError(
+                    f"parameter {name!r} was moved from {self._devices[name]} to {parameter.device} after "
+                    "make_private, and all steps and their noise are made where the model was then; move the model "
+                    "before its optimizer is made, and after that only a copy of it (copy.deepcopy)"
+                )
+        known = {id(parameter) for parameter in self._trained.values()}
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                raise CommandError(
+                    f"parameter {name!r} requires a gradient and did not when make_private was called, as it was "
+                    "added, replaced or thawed since then; all steps add noise to the same parameters, so add and thaw "
+                    "them before make_private (an optimizer group with a learning rate of 0 is not trained yet)"
+                )
+        for name, parameter in self._trained.items():
+            if not parameter.requires_grad:
+                raise CommandError(
+                    f"parameter {name!r} was frozen after make_private, and all steps add noise to the same "
+                    "parameters; freeze it before make_private, or give its optimizer group a learning rate of 0"
+                )
+            if parameter.dtype not in _TRAINED_IN:
+                raise CommandError(
+                    f"parameter {name!r} is now {parameter.dtype}, in which a clipped gradient would be rounded past "
+                    "the clip norm; keep the model in float32, and compute it under autocast"
+                )
+            if parameter.grad is not None:
+                raise CommandError(
+                    f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
+                    "backward of the private training alone, and zero_grad() before it begins"
+                )
+
+    def require_values(self) -> None:
+        """Raise CommandError where a parameter was moved to ``meta``, where it has no values."""
+        for name, parameter in self._model.named_parameters():
+            if parameter.is_meta:
+                raise CommandError(
+                    f"parameter {name!r} has no values, as the model is on the device meta; call report on the model "
+                    "as it was trained, and move a copy of it (copy.deepcopy)"
+                )
 
 
 def close_unused(optimizer: torch.optim.Optimizer, training: Any) -> None:

@@ -2,8 +2,7 @@
 
 This enforces that exactly one step follows each drawn batch, that its gradients come from ``backward`` only, one per
 row and clipped, and that noise is added before the optimizer reads them. The first batches are tested for losses that
-depend on several rows (see ``neighbours``). What else happens in the loop it cannot check: that losses of all batches
-belong to their rows alone, and that nothing else is computed from the examples. So the report marks every assumption
+depend on several rows (``neighbours``). What else the loop does cannot be checked, so the report marks every assumption
 but the noise as asserted.
 """
 
@@ -27,6 +26,7 @@ from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.neighbours import Neighbours
 from privctl.integrations.own_model import (
     LOOP,
+    AsBegun,
     NotATuple,
     RoundingMargin,
     ScalerRefused,
@@ -35,7 +35,6 @@ from privctl.integrations.own_model import (
     fixed_digests,
     note_end,
     note_training,
-    require_as_begun,
     require_fixed,
     require_same_parameters,
     require_saved,
@@ -132,7 +131,8 @@ class PrivateTraining(NotATuple):
         close_unused(optimizer, self)
         require_unstepped(model, optimizer)
         require_same_parameters(self._optimizer, self._parameters)
-        require_as_begun(model, self._engine.trainable)
+        self._begun = AsBegun(model, self._engine.trainable)
+        self._begun.require()
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
             ScalerRefused(optimizer),
@@ -165,7 +165,7 @@ class PrivateTraining(NotATuple):
             )
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
-        require_as_begun(self._model, self._engine.trainable)
+        self._begun.require()
         rows = self._drawn.expected()
         try:
             own_losses = self._users.together(losses_of, rows)
@@ -238,6 +238,7 @@ class PrivateTraining(NotATuple):
         """
         place = report_place(Path(model), None if output is None else Path(output), force)
         guarantee = self.guarantee(delta)
+        self._begun.require_values()
         require_finite(self._model, self.steps_begun)
         require_fixed(self._model, self._parameters, self._fixed)
         require_saved(self._model, self._engine.trainable, Path(model))
@@ -332,10 +333,7 @@ class PrivateTraining(NotATuple):
         return rows
 
     def _leave(self, failed: bool) -> None:
-        """Note that a pass ended, perhaps before the step of its last batch, or that this batch ``failed`` to load.
-
-        The step counts as begun, and may be made until another batch is drawn.
-        """
+        """Note that a pass ended, or that a batch ``failed`` to load; its step may be made until another is drawn."""
         self._not_loaded |= failed
         self._left = True
 
@@ -355,7 +353,7 @@ class PrivateTraining(NotATuple):
         if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         require_same_parameters(self._optimizer, self._parameters)
-        require_as_begun(self._model, self._engine.trainable)
+        self._begun.require()
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
         beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]

@@ -355,3 +355,35 @@ def test_a_frozen_copy_that_follows_the_network_is_refused_after_a_step() -> Non
     with pytest.raises(InputError, match=r"'teacher.weight' is not trained and changed"):
         train()
     assert private.steps_begun == 1
+
+
+def test_a_model_that_is_moved_later_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    moved = "was moved from cpu to meta after make_private"
+    loop = Loop()
+    loop.train()
+    weights = loop.save(tmp_path / "model.safetensors")
+    batches = iter(loop.private.loader)
+    inputs, labels = next(batches)
+    loop.private.backward(loop.losses(inputs, labels))
+    loop.model.to("meta")
+    with pytest.raises(CommandError, match=f"'0.weight' {moved}"):
+        loop.optimizer.step()
+    with pytest.raises(CommandError, match="'0.weight' has no values"):
+        loop.private.report(weights)
+    early = Loop()
+    inputs, labels = next(iter(early.private.loader))
+    early.model[2].to("meta")
+    with pytest.raises(CommandError, match=f"'2.weight' {moved}"):
+        early.private.backward(early.losses(inputs, labels))
+
+
+def test_a_frozen_layer_that_is_moved_later_is_refused_in_a_sentence() -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(30, 5), torch.randint(0, 3, (30,)))
+    private = privctl.make_private(model, optimizer, DataLoader(data, batch_size=6), noise_multiplier=1.0)
+    inputs, labels = next(iter(private.loader))
+    model[0].to("meta")
+    with pytest.raises(CommandError, match=r"'0.weight' was moved from cpu to meta"):
+        private.backward(lambda: F.cross_entropy(model(inputs), labels, reduction="none"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -316,12 +316,9 @@ class _Ranks:
         alpha = 1 - item.confidence
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval in OVER_RELABELLINGS:
             if not blind and self.relabelled is not None and self.same:
-                center, deviation = self.relabelled.own
-                drawn = self.relabelled.own_count
-                found = of_fitted(*sides, deviation, alpha, item.interval, relabellings=drawn, near=_NEAR_FUSED)
-                return replace(found, details={**found.details, "center": center})
+                return of_fitted(*sides, self.relabelled.own, alpha, near=_NEAR_FUSED)
             if blind and self.alone is not None:
-                return self.alone.of_blind(alpha, item.interval)
+                return self.alone.of_blind(alpha)
             # An older audit did not keep what the blind baseline's deviation over relabellings follows from.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":

@@ -18,7 +18,7 @@ from verify.audits import two_rates
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.ranks.bound import METHOD as RANK
-from verify.audits.terms import BASELINES, BEYOND, OVER_BLIND, RELABELLED, STUDENT, WIDENED, sides_by_coins
+from verify.audits.terms import BASELINES, BEYOND, OVER_BLIND, RELABELLED, WIDENED, sides_by_coins
 from verify.laws.counts import at_most, rank_with_rate
 
 _EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
@@ -40,7 +40,7 @@ _NAMED = {
 }
 #: Every interval, but for those of areas, which another check knows.
 _INTERVALS = frozenset({
-    "", _EXACT, _FISHER, _BLOCKS, RELABELLED, WIDENED, STUDENT, f"{_FISHER}, times the distinct cuts",
+    "", _EXACT, _FISHER, _BLOCKS, RELABELLED, WIDENED, f"{_FISHER}, times the distinct cuts",
     f"{_EXACT}, inverted",
     f"{_EXACT} of both rates, each at half the error", f"{_EXACT}, as for independent secrets",
     f"{_EXACT} for each rate, at half of alpha", "exact rank test, Bonferroni over ranks",

@@ -15,7 +15,8 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.audits.canaries.bounds import either_rejects_zero
-from verify.audits.terms import BEYOND, BOUND, STUDENT, WIDENED, counts_of
+from verify.audits.ranks.limits import MOMENTS, reaches
+from verify.audits.terms import BEYOND, BOUND, WIDENED, counts_of
 from verify.laws.counts import at_most, fisher, gamma_beyond
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
@@ -38,7 +39,7 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
-    if item.quantity == "AUC" and item.interval in (WIDENED, STUDENT):
+    if item.quantity == "AUC" and item.interval == WIDENED:
         return _fitted_fault(item, stated)
     if item.quantity == "AUC":
         return _area_fault(stated, (item.samples.get("members", 0), item.samples.get("nonmembers", 0)), item.confidence)
@@ -63,14 +64,15 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
 def _fitted_fault(item: Evidence, area: float) -> str:
     """What is wrong with ``area`` for a fitted score: its lower quantile must lie at the end of an interval around 1/2.
 
-    The quantile is by Hanley and McNeil (1982), the interval by the deviation over relabellings.
+    The quantile is by Hanley and McNeil (1982), the interval by the moments over relabellings.
     """
     members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
-    if min(members, others) > 0 and 0.5 < area < 1:
+    deviation = item.details.get("deviation", 0.0)
+    if min(members, others) > 0 and 0.5 < area < 1 and item.details.keys() >= {*MOMENTS} and deviation > 0:
         square = area * area
         spread = area * (1 - area) + (members - 1) * (area / (2 - area) - square)
         spread += (others - 1) * (2 * square / (1 + area) - square)
-        reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * item.details.get("deviation", 0.0)
+        reach = deviation * reaches(item.details, (1 - item.confidence) / 2)[0]
         low = area - NormalDist().inv_cdf(_POWER) * math.sqrt(max(0.0, spread) / (members * others))
         if math.isclose(low, 0.5 + reach, abs_tol=_CLOSE):
             return ""

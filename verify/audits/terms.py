@@ -22,16 +22,16 @@ MEMBERSHIP = "members cannot be told from non-members"
 NO_BOUNDS = "bounds from the split"
 #: The quantities that compare rates on training text with rates on held-out text.
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+#: The false positive rates at which the true positive rate is tested.
+RATES = (0.01, 0.001)
 #: The blind baseline, and the AUC beyond it.
 BLIND, OVER_BLIND = "blind baseline", "AUC over the blind baseline's"
 #: What tells the records apart without the model, or by another one.
 LENGTH, CONTROL = "length baseline", "reference control"
 BASELINES = (BLIND, LENGTH, CONTROL)
-#: The interval of an AUC whose standard deviation comes from relabellings, and that of a fitted score, which may be
-#: wider. Older audits used the first for both.
-RELABELLED = "normal, standard deviation over relabellings"
-WIDENED = "normal, standard deviation over relabellings, widened if DeLong's is larger"
-STUDENT = "Student's t, standard deviation over relabellings, widened if DeLong's is larger"
+#: The interval of an AUC of a score that is fitted to labels, and of a difference from such an AUC.
+RELABELLED = "gamma, moments over relabellings"
+WIDENED = f"{RELABELLED}, widened if DeLong's is larger"
 #: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 

@@ -22,6 +22,8 @@ PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
 #: The finest precision used if there is no claim to decide.
 _SHARP = 1e-6
 _SKETCH = 2000
+#: How often the grid is made, each time wider, before a ledger counts as too fine.
+_TRIES = 4
 #: Precision of ball arithmetic.
 _BITS = 256
 #: For each order of the neighbours, the cells of each kind of step with their multiplicity, and the grid for them.
@@ -201,12 +203,16 @@ def _orders(
     both = [rough, [(cells.reversed(), times) for cells, times in rough]]
     orders: OrderedCells = []
     for position, sketch in enumerate(both):
-        grid = make_grid(sketch, *target)
-        try:
-            fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
-        except TooFineError as error:
-            grid = grid.wider(1.2 * error.factor)
-            fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
+        grid, tries = make_grid(sketch, *target), _TRIES
+        while True:
+            try:
+                fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
+                break
+            except TooFineError as error:  # where the density needs narrow cells, their number shrinks by less
+                tries -= 1
+                if not tries:
+                    raise
+                grid = grid.wider(1.2 * error.factor)
         orders.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
     return orders
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -67,6 +68,28 @@ def test_the_leak_test_finds_one_that_leaked_a_little() -> None:
     tied = np.full(40, 1.0)
     assert fisher([(exposures(ranks(tied, np.ones(500)), 501), 500)]) == 1
     assert fisher([(exposures(strictly_less(tied, np.ones(500)), 501), 500)]) < 1e-12, "ties must speak against"
+
+
+def exact_rejections(canaries: int, among: int, level: float, less: float = 0.0) -> float:
+    """P(Fisher's p-value <= ``level``) for independent ranks from 1 to ``among``, each counted as so much ``less``."""
+    found = 0.0
+    for some in combinations_with_replacement(range(1, among + 1), canaries):
+        orders = math.factorial(canaries) / math.prod(math.factorial(some.count(rank)) for rank in set(some))
+        if fisher([(exposures(np.array(some) - less, among), None)]) <= level:
+            found += orders / among**canaries
+    return found
+
+
+@pytest.mark.parametrize(("canaries", "among"), [(1, 20), (2, 10), (3, 10), (6, 5), (8, 3), (20, 2)])
+def test_few_ranks_among_few_values_keep_every_level(canaries: int, among: int) -> None:
+    """Discrete ranks make the test err less often than stated, by exact counting of all of them."""
+    levels = (0.2, 0.1, 0.05, 0.03, 0.0125, 0.001)
+    assert all(exact_rejections(canaries, among, level) <= level * (1 + 1e-9) for level in levels)
+
+
+def test_half_a_rank_less_would_reject_too_often() -> None:
+    assert exact_rejections(1, 20, 0.03, less=0.5) == pytest.approx(0.05)
+    assert exact_rejections(1, 20, 0.03) == 0
 
 
 def test_one_exposure_gives_its_own_p_value() -> None:

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 
 from audits.membership.attack import RATES
+from audits.statistics import fused as fused_module
 from audits.statistics.fused import RIDGE, FusedScore
 from audits.statistics.max_t import RELABELLINGS, MaxT, _relabellings, max_t, rank_statistics
 
@@ -87,16 +88,17 @@ def test_the_labels_it_is_made_with_are_no_part_of_it() -> None:
     labels = np.stack([member, np.random.default_rng(1).permutation(member)])
     again = replace(fused)
     assert again.statistics(labels[::-1])[::-1] == pytest.approx(fused.statistics(labels))
-    assert fused.center == pytest.approx(0.5, abs=0.02)
-    assert fused.deviation > np.sqrt(201 / (12 * 100 * 100))
+    assert fused.law.center == pytest.approx(0.5, abs=0.02)
+    assert fused.law.deviation > np.sqrt(201 / (12 * 100 * 100))
 
 
 def test_its_scale_comes_from_relabellings_that_the_joint_test_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members first, as in an audit: then a stream of the same seed would give the same rows."""
     _, _, fused = drawn(5, 100, 0.0)
     relabelled: list[np.ndarray] = []
-    monkeypatch.setattr(FusedScore, "areas", lambda _, labels: relabelled.append(labels) or np.zeros(len(labels)))
-    assert fused.center == 0
+    monkeypatch.setattr(fused_module, "areas", lambda _, labels: relabelled.append(labels) or np.zeros(len(labels)))
+    assert fused.law.center == 0
+    assert relabelled[0].shape == (1999, 200)
     drawn_there = np.concatenate(list(_relabellings(np.arange(200) < 100, fused.seed, 0.05, RELABELLINGS)))
     joint = {row.tobytes() for row in drawn_there}
     assert len(joint) == RELABELLINGS + 1

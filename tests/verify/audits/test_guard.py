@@ -8,29 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import ndtri
 
 from audits.membership.attack import beyond_rank
+from audits.statistics.fitted import RELABELLED, WIDENED, NullLaw
 from audits.statistics.metrics import auc
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.audits.consistency import _interval, faults
 from verify.audits.ranks.figures import auc_with_interval
+from verify.audits.ranks.limits import OF_FUSED, relabellings_of
+from verify.audits.terms import BASELINES
 
 CONFIDENCE = 0.99
-REACH = float(-ndtri((1 - CONFIDENCE) / 2))
 
 
 def item(method: str, lower: float, upper: float, quantity: str = "AUC", **details: float) -> Evidence:
-    """An interval around the middle of its ends, on relabellings' terms."""
-    middle = (lower + upper) / 2
+    """An interval around the middle of its ends, on relabellings' terms, over which nothing was skewed."""
+    middle, chance = (lower + upper) / 2, 0.5 if quantity == "AUC" else 0.0
+    drawn = OF_FUSED if quantity == "AUC" and method not in BASELINES else relabellings_of(600)
+    law = NullLaw(chance=chance, center=chance, deviation=0.01, skewness=0.0, relabellings=drawn)
+    stderr = (upper - middle) / law.reaches((1 - CONFIDENCE) / 2)[0]
     return Evidence(
         method=method, quantity=quantity, estimate=middle, lower=lower, upper=upper, confidence=CONFIDENCE,
-        interval="normal, standard deviation over relabellings", samples={"members": 300, "nonmembers": 300},
-        details={
-            "chance": 0.5 if quantity == "AUC" else 0.0, "deviation": (upper - middle) / REACH, **details,
-        },
+        interval=WIDENED if quantity == "AUC" else RELABELLED, samples={"members": 300, "nonmembers": 300},
+        details={**law.details, "stderr": stderr, **details},
     )  # fmt: skip
 
 
@@ -104,11 +106,11 @@ def test_reports_from_before_the_guard_are_judged_by_their_intervals() -> None:
     assert list(faults(report(Outcome.REFUTED, -0.02, {}))) == []
 
 
-def test_an_interval_that_its_deviation_does_not_give() -> None:
+def test_an_interval_that_its_moments_do_not_give() -> None:
     right = report(Outcome.REFUTED, 0.02, CALM)
     wrong = replace(right.evidence[2], upper=0.6)
     (fault,) = faults(replace(right, evidence=(*right.evidence[:2], wrong, *right.evidence[3:])))
-    assert fault == "blind baseline, AUC: its interval is not its estimate's and its deviation's"
+    assert fault == "blind baseline, AUC: its interval is not its estimate's and its moments'"
 
 
 @pytest.mark.parametrize("changed", [{"lower": None}, {"upper": None}, {"interval": "another"}])

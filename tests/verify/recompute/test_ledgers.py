@@ -24,6 +24,7 @@ from privctl.domain.events import (
 )
 from tests.few import few
 from verify.events import randomized_response
+from verify.losses import cells
 from verify.losses.bound_pair import BoundPair
 from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
@@ -344,3 +345,18 @@ def test_the_epsilon_from_below_is_where_its_delta_is_reached(delta: float) -> N
     assert max(bound.delta(found * (1 - 1e-9)) for bound in below) > delta
     assert max(bound.delta(found * (1 + 1e-9)) for bound in below) <= delta + 1e-300
     assert all(bound.epsilon(0.999) == 0 for bound in below)
+
+
+@pytest.mark.parametrize(("most", "fits"), [(28_000, True), (40_000, True), (16_000, False)])
+def test_next_to_no_noise_takes_a_grid_that_is_widened_again(
+    monkeypatch: pytest.MonkeyPatch, most: int, fits: bool
+) -> None:
+    """The first wider grid still has 1.14 and 1.05 times as many cells as fit: density decides, not the grid alone."""
+    monkeypatch.setattr(cells, "MOST_CELLS", most)
+    target = (-16.0, 1e-4, None)
+    if not fits:
+        with pytest.raises(cells.TooFineError):
+            ledger._orders(poisson(0.02, 0.1, 3), -60.0, target, attained_only=False)
+        return
+    for fine, _ in ledger._orders(poisson(0.02, 0.1, 3), -60.0, target, attained_only=False):
+        assert 10_000 < len(fine[0][0].p) <= most + 3

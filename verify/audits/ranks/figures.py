@@ -11,7 +11,7 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from verify.answers import number
-from verify.audits.ranks.relabelled import RATES
+from verify.audits.terms import RATES
 from verify.laws.common import (
     beta_quantile,
     beta_upper_quantile,

@@ -1,50 +1,54 @@
-"""The interval of the AUC of a score that was fitted to the labels, from its ranks and deviation over relabellings."""
+"""The interval of the AUC of a score that was fitted to the labels, from its ranks and moments over relabellings."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from verify.audits.ranks.figures import ROUNDING, Figures, share_below
-from verify.audits.terms import STUDENT, WIDENED
-from verify.laws.common import normal_quantile, student_quantile
+from verify.audits.ranks.limits import reaches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def of_fitted(
-    members: NDArray[Any],
-    others: NDArray[Any],
-    deviation: float,
-    alpha: float,
-    called: str,
-    *,
-    relabellings: int = 0,
-    near: float = ROUNDING,
-) -> Figures:
-    """The AUC of ``members`` against ``others``, with the interval named ``called``.
+def moments(values: NDArray[np.float64], chance: float, scale: float = 1.0) -> dict[str, float]:
+    """The moments that an interval follows from, of ``values`` over relabellings, moved away from ``chance``."""
+    known = chance + scale * (values[~np.isnan(values)] - chance)
+    middle, deviation = float(known.mean()), float(known.std())
+    skewness = float(np.mean(((known - middle) / deviation) ** 3)) if deviation > 0 else 0.0
+    return {
+        "chance": chance, "center": middle, "deviation": deviation, "skewness": skewness, "relabellings": len(known),
+    }  # fmt: skip
 
-    ``deviation`` is that over so many ``relabellings``, which the interval may depend on. ``near`` is the relative
-    difference attributed to rounding. Older audits used the deviation alone, and normal limits.
+
+def limits(value: float, law: Mapping[str, float], stderr: float, alpha: float) -> tuple[float, float]:
+    """The limits of an AUC, or of a difference of two, with this standard error and these moments."""
+    least = 0.0 if law["chance"] else -1.0
+    below, above = reaches(law, alpha / 2) if law["deviation"] > 0 else (math.inf, math.inf)
+    if not stderr > 0:
+        return least, 1.0
+    return max(least, value - below * stderr), min(1.0, value + above * stderr)
+
+
+def of_fitted(
+    members: NDArray[Any], others: NDArray[Any], law: Mapping[str, float], alpha: float, *, near: float = ROUNDING
+) -> Figures:
+    """The AUC of ``members`` against ``others``, with its interval by the moments ``law``.
+
+    ``near`` is the relative difference attributed to rounding.
     """
-    above = share_below(members, others)
-    details = {"chance": 0.5, "deviation": deviation}
-    stderr, critical = deviation, float(normal_quantile(alpha / 2))
-    if called in (WIDENED, STUDENT):
-        stderr = details["stderr"] = deviation * widening(members, others)
-    if called == STUDENT and relabellings > 1:
-        details["relabellings"] = relabellings
-        critical = student_quantile(alpha / 2, relabellings - 1) * math.sqrt(relabellings / (relabellings - 1))
-    value, reach = float(above.mean()), critical * stderr
+    value, stderr = float(share_below(members, others).mean()), law["deviation"] * widening(members, others)
+    lower, upper = limits(value, law, stderr, alpha)
     return Figures(
         estimate=value,
-        lower=max(0.0, value - reach) if reach > 0 else 0.0,
-        upper=min(1.0, value + reach) if reach > 0 else 1.0,
+        lower=lower,
+        upper=upper,
         samples=(len(members), len(others)),
-        details=details,
+        details={**law, "stderr": stderr},
         near=near,
     )
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verify.audits.ranks.figures import Figures, auc_with_interval, share_below, won
-from verify.audits.ranks.fitted import of_fitted
-from verify.laws.common import normal_quantile
+from verify.audits.ranks.fitted import limits, moments, of_fitted
+from verify.audits.ranks.limits import relabellings_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 PREFIX, AREAS, LENGTH, REFERENCE = "baseline.", "area", "length", "reference"
 #: The methods that judge records by their length or by another model.
 METHODS = {"length baseline": LENGTH, "reference control": REFERENCE}
-#: The numbers of relabellings: at most, at least, and of labels in total.
-_DRAWN, _LEAST, _LABELS = 999, 99, 5_000_000
 _ROUNDING, _NEAR = 1e-9, 1e-6
 
 
@@ -48,16 +46,13 @@ class KeptBaselines:
     @property
     def is_whole(self) -> bool:
         """Whether there are as many areas as such an audit has relabellings, and ranks of all records."""
-        count = max(_LEAST, min(_DRAWN, _LABELS // len(self.member)))
-        return len(self.areas) == 1 + count and all(len(ranks) == len(self.member) for ranks in self.ranks.values())
+        whole = len(self.areas) == 1 + relabellings_of(len(self.member))
+        return whole and all(len(ranks) == len(self.member) for ranks in self.ranks.values())
 
-    def of_blind(self, alpha: float, called: str) -> Figures:
-        """The blind baseline's AUC, its interval, and the p-value of its test if labels can be drawn again.
-
-        ``called`` is the name of the interval.
-        """
+    def of_blind(self, alpha: float) -> Figures:
+        """The blind baseline's AUC, its interval, and the p-value of its test if labels can be drawn again."""
         sides = self.blind[self.member], self.blind[~self.member]
-        found = of_fitted(*sides, float(self.areas[1:].std()), alpha, called, near=_NEAR)
+        found = of_fitted(*sides, moments(self.areas[1:], 0.5), alpha, near=_NEAR)
         if not self.same:
             return found
         tests = [self.areas, *(np.abs(self._areas(ranks) - 0.5) for ranks in self.ranks.values())]
@@ -89,14 +84,15 @@ class KeptBaselines:
             return Figures(estimate=value, samples=(len(members), len(other)))
         areas = self._areas(scores) if refitted is None else refitted(self._labels)
         paired = paired_deviation((members, other), (blind, blind_other))
-        deviation = max(float((areas - self.areas)[1:].std()), paired)
-        reach = float(normal_quantile(alpha / 2)) * deviation
+        law = moments((areas - self.areas)[1:], 0.0)
+        stderr = max(law["deviation"], paired)
+        lower, upper = limits(value, law, stderr, alpha)
         return Figures(
             estimate=value,
-            lower=max(-1.0, value - reach) if deviation > 0 else -1.0,
-            upper=min(1.0, value + reach) if deviation > 0 else 1.0,
+            lower=lower,
+            upper=upper,
             samples=(len(members), len(other)),
-            details={"chance": 0.0, "deviation": deviation},
+            details={**law, "stderr": stderr},
             near=_NEAR,
         )
 

@@ -19,18 +19,20 @@ import numpy as np
 from scipy.special import ndtri
 
 from privctl.domain.evidence import JointTest
+from verify.audits.ranks.fitted import moments
+from verify.audits.ranks.limits import OF_FUSED
+from verify.audits.terms import RATES
 from verify.laws.common import normal_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FUSED = "fused"
-RATES = (0.01, 0.001)
 _RIDGE, _FIRST, _DECIMALS = 0.1, 5.0, 9
-#: The number of relabellings of the joint test, the most labels in total, and the most at a time; then the number and
-#: least number of relabellings for the fused score's own distribution, and the most labels.
+#: The number of relabellings of the joint test, the most labels in total, and the most at a time.
 _TESTS, _MOST_TESTS, _PIECE = 999, 50_000_000, 2_000_000
-_OWN, _LEAST_OWN, _MOST_OWN = 199, 49, 5_000_000
+#: The most records of a side from which the fused score's own law is drawn.
+_OF_A_SIDE = 1000
 #: Appended to the seed for the fused score's own relabellings, to make them independent of the joint test's.
 _STREAM = 1
 #: Limits to which statistics are clipped.
@@ -86,15 +88,16 @@ class Relabelled:
             return ""
         return f"its ranks are not what the other scores give, learned again: {int(wrong.sum())} of them differ"
 
-    @property
-    def own(self) -> tuple[float, float]:
-        """The mean and standard deviation of the fused score's AUC over its own relabellings."""
-        return float(self._own.mean()), float(self._own.std())
-
-    @property
-    def own_count(self) -> int:
-        """The number of the fused score's own relabellings."""
-        return len(self._own)
+    @cached_property
+    def own(self) -> Mapping[str, float]:
+        """The moments of the fused score's AUC over its own relabellings, of a part of the records if they are many."""
+        random, sides = np.random.default_rng([self.seed, _STREAM]), (int(self.member.sum()), int((~self.member).sum()))
+        m, n = (min(size, _OF_A_SIDE) for size in sides)
+        drawn = np.sort(random.permutation(sum(sides))[: m + n])
+        labels = random.permuted(np.tile(np.arange(m + n) < m, (OF_FUSED, 1)), axis=1)
+        areas = _areas(_scores(_learned(self._features[drawn], self.fold[drawn]), self.fold[drawn], labels), labels)
+        larger = (sum(sides) + 1) * m * n / ((m + n + 1) * sides[0] * sides[1])
+        return moments(areas, 0.5, math.sqrt(larger))
 
     def refitted_areas(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The AUC of the fused score under each row of ``labels`` [rows, records], learned from it."""
@@ -142,19 +145,11 @@ class Relabelled:
             yield random.permuted(np.tile(self.member, (rows, 1)), axis=1)
 
     def _fused_statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        center, deviation = self.own
+        center, deviation = self.own["center"], self.own["deviation"]
         fitted = self._fitted(labels)
         statistics = _statistics(fitted, labels)
         statistics[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
         return statistics[:, :1] if self.alone else statistics  # alone, it is tested by its AUC
-
-    @cached_property
-    def _own(self) -> NDArray[np.float64]:
-        size = len(self.member)
-        count = max(_LEAST_OWN, min(_OWN, _MOST_OWN // size))
-        start = np.arange(size) < int(self.member.sum())
-        labels = np.random.default_rng([self.seed, _STREAM]).permuted(np.tile(start, (count, 1)), axis=1)
-        return _areas(self._fitted(labels), labels)
 
     @cached_property
     def _features(self) -> NDArray[np.float64]:
@@ -163,24 +158,12 @@ class Relabelled:
         return np.stack([*columns, _FIRST * _unit(np.mean(columns, axis=0))], axis=1)
 
     @cached_property
-    def _learned(self) -> dict[int, NDArray[np.float64]]:
-        """For each fold, the matrix [others, judged] that maps centered labels of the other folds to its scores."""
-        learned = {}
-        for number in np.unique(self.fold).tolist():
-            judged = self.fold == number
-            left, values, right = np.linalg.svd(self._features[~judged], full_matrices=False)
-            shrunk = values / (values**2 + _RIDGE * int((~judged).sum()))
-            learned[number] = (left * shrunk) @ (right @ self._features[judged].T)
-        return learned
+    def _of_others(self) -> Mapping[int, NDArray[np.float64]]:
+        return _learned(self._features, self.fold)
 
     def _fitted(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The fused score [rows, records] under each row of ``labels`` [rows, records]."""
-        fitted = np.zeros(labels.shape)
-        for number, product in self._learned.items():
-            judged = self.fold == number
-            targets = labels[:, ~judged].astype(np.float64)
-            fitted[:, judged] = (targets - targets.mean(axis=1, keepdims=True)) @ product
-        return np.round(fitted, _DECIMALS)
+        return _scores(self._of_others, self.fold, labels)
 
 
 def test_faults(
@@ -283,6 +266,29 @@ def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArr
             least = np.partition(others, m + n - 1 - allowed, axis=1)[:, m + n - 1 - allowed]
             statistics.append(_normal_of_hits(m, n, allowed)[(labels & (ranks > least[:, None])).sum(axis=1)])
     return np.stack(statistics, axis=1)
+
+
+def _learned(features: NDArray[np.float64], fold: NDArray[np.uint8]) -> dict[int, NDArray[np.float64]]:
+    """For each fold, the matrix [others, judged] that maps centered labels of the other folds to its scores."""
+    learned = {}
+    for number in np.unique(fold).tolist():
+        judged = fold == number
+        left, values, right = np.linalg.svd(features[~judged], full_matrices=False)
+        shrunk = values / (values**2 + _RIDGE * int((~judged).sum()))
+        learned[number] = (left * shrunk) @ (right @ features[judged].T)
+    return learned
+
+
+def _scores(
+    learned: Mapping[int, NDArray[np.float64]], fold: NDArray[np.uint8], labels: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The fused score [rows, records] under each row of ``labels`` [rows, records]."""
+    fitted = np.zeros(labels.shape)
+    for number, product in learned.items():
+        judged = fold == number
+        targets = labels[:, ~judged].astype(np.float64)
+        fitted[:, judged] = (targets - targets.mean(axis=1, keepdims=True)) @ product
+    return np.round(fitted, _DECIMALS)
 
 
 def _ranks(scores: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:

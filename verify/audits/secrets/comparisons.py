@@ -30,8 +30,8 @@ _TESTS = {
     },
     (_MORE, "against the base model"): "McNemar's exact test, as for independent secrets",
 }
-#: What the area of the records without the model must state, besides its chance.
-_OF_RECORDS = {"deviation", "p_value", "level"}
+#: What the area of the records without the model must state, besides what its interval follows from.
+_OF_RECORDS = {"p_value", "level"}
 #: Rates of the secrets that a test of all of them compares, and relative and absolute tolerances of p-values.
 _TOLD, _BEFORE, _LOSS = "told first, trained", "told first, trained, before training", "loss"
 _CLOSE, _NOTHING = 1e-4, 1e-12
@@ -125,10 +125,13 @@ def _baseline(item: Evidence) -> str:
     if apart and item.estimate is None:
         few = min((item.samples.get(side, _FEWEST) for side in ("trained", "held_out")), default=_FEWEST) < _FEWEST
         return "" if few and item.reason else f"it is not measured, with {_FEWEST} records or more on either side"
-    intervals = (WIDENED, RELABELLED) if apart else (RELABELLED,)
-    if item.interval not in intervals or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper):
+    if (
+        item.interval != (WIDENED if apart else RELABELLED)
+        or item.bound is not Bound.TWO_SIDED
+        or None in (item.lower, item.upper)
+    ):
         return f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
-    if missing := sorted((_OF_RECORDS if apart else {"deviation"}) - item.details.keys()):
+    if missing := sorted((_OF_RECORDS if apart else set()) - item.details.keys()):
         return f"its {missing[0]} is missing"
     if item.details.get("chance") != (0.5 if apart else 0.0):
         return f"its chance is {item.details.get('chance')}, and that of such a figure is {0.5 if apart else 0:g}"

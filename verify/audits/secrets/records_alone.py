@@ -10,10 +10,9 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from verify.audits.ranks.figures import won
-from verify.audits.ranks.fitted import widening
+from verify.audits.ranks.fitted import moments, widening
 from verify.audits.ranks.records_alone import paired_deviation
 from verify.audits.secrets.kept import BEYOND, CALIBRATED, LOSS, KeptSecrets
-from verify.audits.terms import WIDENED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +36,7 @@ def baseline_again(item: Evidence, kept: KeptSecrets) -> Mapping[str, float] | N
             return {**sides, "estimate": math.nan}
         if "records_area" not in kept:
             return None
-        return {**sides, **_record_figures(item, kept, first[where >= 0], records)}
+        return {**sides, **_record_figures(kept, first[where >= 0], records)}
     name = item.quantity.removeprefix(_BY).removesuffix(_OVER)
     values, number = kept.values_by(name), _number(name, kept)
     beyond = f"{BEYOND}{number}"
@@ -52,16 +51,14 @@ def _number(score: str, kept: KeptSecrets) -> int:
     return scores.index(score) if score in scores else len(scores)
 
 
-def _record_figures(
-    item: Evidence, kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]
-) -> dict[str, float]:
+def _record_figures(kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]) -> dict[str, float]:
     scores, areas, lengths = kept["records_score"][first], kept["records_area"], kept["lengths_area"]
     sides = scores[~held_out], scores[held_out]
-    largest, deviation = np.maximum(_unit(areas), _unit(lengths)), float(np.std(areas[1:]))
+    largest, law = np.maximum(_unit(areas), _unit(lengths)), moments(areas[1:], 0.5)
     return {
         "estimate": won(*sides),
-        "deviation": deviation,
-        **({"stderr": deviation * widening(*sides)} if item.interval == WIDENED else {}),
+        **law,
+        "stderr": law["deviation"] * widening(*sides),
         "p_value": float(np.mean(largest >= largest[0] - _ROUNDING)),
     }
 
@@ -72,7 +69,7 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _secret_figures(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[np.float64]) -> dict[str, float]:
-    """The excess of the AUC, and its deviation: the larger of that over relabellings and DeLong's."""
+    """The excess of the AUC, its moments over relabellings, and its standard error, DeLong's if that is larger."""
     inside = kept["record"] >= 0
     group_values, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
     strata = kept["stratum"][inside]
@@ -80,8 +77,8 @@ def _secret_figures(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDAr
     excess = won(centred[~held_out], centred[held_out]) - won(records[~held_out], records[held_out])
     sides = ~held_out, held_out
     paired = paired_deviation([centred[side] for side in sides], [records[side] for side in sides])
-    deviation = max(float(np.nanstd(beyond[1:])), paired)
+    law = moments(beyond[1:], 0.0)
     return {
-        "estimate": excess, "deviation": deviation,
+        "estimate": excess, **law, "stderr": max(law["deviation"], paired),
         "secrets": int((~held_out).sum()), "compared_with": int(held_out.sum()),
     }  # fmt: skip

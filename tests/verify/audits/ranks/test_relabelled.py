@@ -133,9 +133,9 @@ def test_other_ranks_folds_and_seeds_are_noticed(
     if change is better:  # a forger states what the forged ranks give
         scores, area = arrays[f"{SCORE}{fused.NAME}"], next(i for i in evidence if i.method == fused.NAME)
         curve = curve_evidence(fused.NAME, scores, audit.member, Settings(confidence=area.confidence))
-        reach = (area.upper or 0) - (area.estimate or 0)
-        value = curve[0].estimate or 0
-        curve = (replace(area, estimate=value, lower=value - reach, upper=min(1.0, value + reach)), *curve[1:])
+        value, before = curve[0].estimate or 0, area.estimate or 0
+        lower, upper = value - before + (area.lower or 0), min(1.0, value - before + (area.upper or 0))
+        curve = (replace(area, estimate=value, lower=lower, upper=upper), *curve[1:])
         evidence = (*(i for i in evidence if i.method != fused.NAME), *curve)
     found = audit.judged(tmp_path, arrays, evidence)
     if says is None:
@@ -229,7 +229,7 @@ def test_equal_scores_are_equal_again() -> None:
     assert len(np.unique(values)) <= 90
     again = Relabelled(scores=scores, member=member, fold=whole.fold.astype(np.uint8), seed=5, fused=values)
     assert again.fused_fault() == ""
-    assert again.own == pytest.approx((whole.center, whole.deviation))
+    assert again.own == pytest.approx(whole.law.details)
 
 
 @pytest.mark.parametrize(("members", "others", "allowed"), [(5, 7, 1), (40, 300, 3), (100_000, 100_000, 1000)])
