@@ -17,7 +17,8 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits import asked, claim_sources, entries, error_shares, figures, joint_test, midpoint
 from verify.audits.canaries.bound_forms import misstated_bounds
-from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.bounds import wrong_bound, wrong_curve
+from verify.audits.canaries.claims import wrong_claims
 from verify.audits.canaries.conditions import misstated_conditions
 from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.half_noise import unlikely_to_refute

@@ -1,4 +1,4 @@
-"""Whether bounds and verdicts from canaries follow from their counts of correct guesses.
+"""Whether bounds from canaries, and verdicts on a mechanism, follow from their counts of correct guesses.
 
 A bound is checked by testing values near it: slightly below it some set of guesses must reject, slightly above it none
 may. The binomial probabilities are summed term by term, and the maximum in theorem 5.2 of Steinke, Nasr and Jagielski
@@ -9,7 +9,6 @@ only, except that verify's own accountant is imported to bound the curve of a me
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -19,10 +18,10 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.terms import BOUND, CLAIM, CLAIMED, MAHLOUJIFAR, METHODS, NOISE, Counts, counts_of, of_split
+from verify.audits.terms import BOUND, MAHLOUJIFAR, METHODS, NOISE, Counts, counts_of, of_split
 
 #: The relative and the smallest absolute distance of the tested values from the stated one.
-_RELATIVE, _LEAST = 1e-6, 1e-6
+_RELATIVE, LEAST_STEP = 1e-6, 1e-6
 #: The most canaries for which a bound is recomputed.
 _MOST = 200_000
 _NORMAL = NormalDist()
@@ -33,8 +32,6 @@ MECHANISM = "): the mechanism stated in "
 #: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
 _ROUNDING = 1e-6
-#: What a consistent claim must be told from, and how often, less what six digits of the claim may change.
-_VIOLATION, _POWER = 2.0, 0.79
 
 
 def wrong_bound(item: Evidence, *, any_set: bool = False) -> str:
@@ -51,12 +48,12 @@ def wrong_bound(item: Evidence, *, any_set: bool = False) -> str:
     if not 0 < share < 0.5:
         return f"it holds with {item.confidence:g}, which is no confidence"
     gaussian = item.method == MAHLOUJIFAR
-    rejected = _gaussian_rejected if gaussian else _either_rejected if item.method == BOUND else _steinke_rejected
+    rejected = _gaussian_rejected if gaussian else either_rejected if item.method == BOUND else _steinke_rejected
     delta = item.details.get("delta", 0.0)
 
     def giving(value: float, at: float) -> set[int]:
         """How many guesses the sets have that give ``value``; empty if it is not the largest that they reject."""
-        step = max(_LEAST, _RELATIVE * abs(value))
+        step = max(LEAST_STEP, _RELATIVE * abs(value))
         if any(rejected(counts, value + step, at, share) for counts in sets):
             return set()
         if value <= step:
@@ -151,69 +148,21 @@ def _too_little_noise(report: PrivacyReport) -> bool:
 
 def tested_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iterator[Evidence]:
     """The bounds by which curves are judged: those from canaries if there are any, otherwise those from a split."""
-    bounds = list(_single_record_bounds(report))
+    bounds = list(single_record_bounds(report))
     planted = [item for item in bounds if not of_split(item, parameters)]
     yield from planted or bounds
 
 
-def wrong_claims(report: PrivacyReport) -> Iterator[str]:
-    """Yields one sentence for each verdict on an (epsilon, delta) claim that the counts of correct guesses contradict.
-
-    The subject states a claim with six digits only, so counts that are close to it contradict neither verdict.
-    """
-    bounds = list(_single_record_bounds(report))
-    for verdict in report.verdicts:
-        stated = CLAIM.match(verdict.subject)
-        if stated is None or not bounds:
-            continue
-        epsilon, delta = float(stated[1]), float(stated[2])
-        refuted = any(_rejects(item, epsilon * (1 + CLAIMED) + _LEAST, delta * (1 + CLAIMED)) for item in bounds)
-        possible = any(_rejects(item, epsilon * (1 - CLAIMED) - _LEAST, delta * (1 - CLAIMED)) for item in bounds)
-        outcomes = [each.outcome for each in report.verdicts if each.subject == verdict.subject]
-        if refuted and Outcome.REFUTED not in outcomes:
-            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts refute that"
-        elif verdict.outcome in (Outcome.CONSISTENT, Outcome.PROVED):
-            if verdict.outcome is Outcome.PROVED or not any(_would_tell(item, epsilon, delta) for item in bounds):
-                yield (
-                    f"its verdict on {verdict.subject!r} is {verdict.outcome}, but even a model of twice that epsilon "
-                    "would hardly have been told by so many guesses"
-                )
-        elif verdict.outcome is Outcome.REFUTED and not possible:
-            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts do not refute that"
-
-
-def _single_record_bounds(report: PrivacyReport) -> Iterator[Evidence]:
+def single_record_bounds(report: PrivacyReport) -> Iterator[Evidence]:
+    """The bounds on epsilon from canaries or a split with one copy of each record."""
     for item in report.evidence:
         if item.method == BOUND and item.lower is not None and item.details.get("copies") == 1:
             yield item
 
 
-def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:
-    share = (1 - item.confidence) / item.details["sets"]
-    return any(_either_rejected(counts, max(0.0, epsilon), delta, share) for counts in counts_of(item))
-
-
-def _would_tell(item: Evidence, epsilon: float, delta: float) -> bool:
-    """Whether randomized response of twice the claimed epsilon would refute the claim with probability 0.8, or nearly.
-
-    An audit calls a claim consistent only then, and if Gaussian noise would be noticed as well.
-    """
-    share, claim = (1 - item.confidence) / item.details["sets"], epsilon * (1 - CLAIMED)
-    for canaries, guesses, _ in counts_of(item):
-
-        def rejects(right: int, canaries: int = canaries, guesses: int = guesses) -> bool:
-            return _either_rejected((canaries, guesses, right), claim, delta * (1 - CLAIMED), share)
-
-        if rejects(guesses):
-            fewest = 1 + bisect_left(range(1, guesses), True, key=rejects)
-            if math.fsum(_chances(guesses, _VIOLATION * epsilon)[fewest:]) >= _POWER:
-                return True
-    return False
-
-
 def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float) -> Callable[[int], bool]:
     """A test of whether a number of correct guesses rejects epsilon 0; the probabilities are summed only once."""
-    chances = _chances(guesses, 0.0)
+    chances = chances_of(guesses, 0.0)
     above = list(accumulate(reversed(chances)))
 
     def rejects(right: int) -> bool:
@@ -226,7 +175,8 @@ def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float)
     return rejects
 
 
-def _either_rejected(counts: Counts, epsilon: float, delta: float, alpha: float) -> bool:
+def either_rejected(counts: Counts, epsilon: float, delta: float, alpha: float) -> bool:
+    """Whether counts reject (epsilon, delta)-DP, by the test of Steinke et al. or by the trade-off curve."""
     if _steinke_rejected(counts, epsilon, delta, alpha):
         return True
     shrink, grow = math.exp(-epsilon), math.exp(epsilon)
@@ -242,7 +192,7 @@ def _gaussian_rejected(counts: Counts, mu: float, _: float, alpha: float) -> boo
 
 def _steinke_rejected(counts: Counts, epsilon: float, delta: float, alpha: float) -> bool:
     canaries, guesses, right = counts
-    chances = _chances(guesses, epsilon)
+    chances = chances_of(guesses, epsilon)
     found = math.fsum(chances[right:])
     if delta and right:
         below = accumulate(chances[right - 1 :: -1])
@@ -250,7 +200,7 @@ def _steinke_rejected(counts: Counts, epsilon: float, delta: float, alpha: float
     return found < alpha
 
 
-def _chances(guesses: int, epsilon: float) -> list[float]:
+def chances_of(guesses: int, epsilon: float) -> list[float]:
     """P[k of ``guesses`` correct] under randomized response with ``epsilon``, for every k."""
     yes, no = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     whole = math.lgamma(guesses + 1)

@@ -73,7 +73,11 @@ def _power(canaries: int, guesses: int, rejects: Callable[[int], bool], mu: floa
     """The probability that so many guesses are right that they are rejected; 0 if all right ones are not."""
     if not rejects(guesses):
         return 0.0
-    fewest = 1 + bisect_left(range(1, guesses), True, key=rejects)
+    return gaussian_chance(1 + bisect_left(range(1, guesses), True, key=rejects), canaries, guesses, mu)
+
+
+def gaussian_chance(fewest: int, canaries: int, guesses: int, mu: float) -> float:
+    """The probability that at least ``fewest`` guesses are right, for Gaussian noise and the best attack."""
     return 1 - at_most(fewest - 1, guesses, _right(mu, guesses / 2 / canaries))
 
 

@@ -17,7 +17,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
 from tests.verify.audits.canaries.test_bounds import found
 from verify.audits.canaries.bound_forms import misstated_bounds
-from verify.audits.canaries.bounds import wrong_claims
+from verify.audits.canaries.claims import wrong_claims
 
 COUNT = 60
 #: A split whose attack ``loss`` judges all records, and planted canaries.
@@ -129,12 +129,15 @@ def test_both_observations_of_canary_gradients_are_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("count", "claim", "stands"),
-    [(1001, 1.0, True), (1001, 7.0, False), (30, 1.0, False)],
+    [(20_001, 2.0, True), (5001, 2.0, False), (1001, 1.0, False), (1001, 7.0, False), (30, 1.0, False)],
 )
 def test_a_claim_is_consistent_only_if_a_worse_model_would_have_been_told(
     count: int, claim: float, *, stands: bool
 ) -> None:
-    """Planted: a claim called consistent by an audit that could not have contradicted it."""
+    """Planted: a claim called consistent by an audit that could not have contradicted it.
+
+    With 5001 canaries randomized response would be told, and Gaussian noise would not.
+    """
     bounds, subject = found(count, 0.0), f"({claim:g}, 1e-05)-DP, as claimed"
     verdict = Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason="told")
     report = PrivacyReport(step="audit", created="", versions={}, evidence=bounds, verdicts=(verdict,))
