@@ -64,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where targets are kept")
     parser.add_argument("--sources", nargs="+", choices=RECORDS, default=list(RECORDS), help="of the records")
     parser.add_argument("--rounds", type=int, default=3, help="in which parties take turns")
+    parser.add_argument("--beside", nargs="+", choices=PARTIES, default=PARTIES, help="only these other projects")
     parser.add_argument("--others", help="command that runs other projects' attacks, as lines ask it to")
 
 
@@ -79,7 +80,7 @@ def main(options: argparse.Namespace) -> None:
     for name in options.sources:
         source = source_named(name)
         _make(source, options.data, options.folder)
-        known = {**targets, name: measured(source, options.rounds, own, others)}
+        known = {**targets, name: measured(source, options.rounds, own, others, options.beside)}
         targets = {record: known[record] for record in RECORDS if record in known}
         save("audit-wide", {"targets": targets}, options.output)
     if others is not None:
@@ -199,11 +200,15 @@ class Others:
         self._process.wait()
 
 
-def measured(source: Source, rounds: int, own: Own, others: Others | None) -> dict[str, Any]:
+def measured(
+    source: Source, rounds: int, own: Own, others: Others | None, beside: Sequence[str] = PARTIES
+) -> dict[str, Any]:
     """Processor and wall-clock seconds of each party in each round."""
     variants: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: own.seconds(source)}
     if others is not None:
-        variants |= {party: partial(others.seconds, party, source.name) for party in parties_of(source)}
+        variants |= {
+            party: partial(others.seconds, party, source.name) for party in parties_of(source) if party in beside
+        }
     spent: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
     names = list(variants)
     for i in range(rounds):
