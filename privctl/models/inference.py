@@ -21,6 +21,8 @@ from privctl.models.fused.rotary import rotated, rotated_by_torch, suits_rotary
 _SIZES = (1.0, 30.0, 1e-3)
 #: How far a norm may be from the module's own, in machine epsilons of the number: each rounds a few times.
 _EPSILONS = 4
+#: What code raises that takes other arguments, or holds other parts, than what it is compared with.
+_ANOTHER_INTERFACE = (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 #: The name of the function that turns queries and keys, in transformers' modules, and of what marks a fused one.
 _TURN, _FUSED = "apply_rotary_pos_emb", "is_fused_rotary"
 
@@ -132,7 +134,7 @@ def _is_rms_norm(module: nn.Module) -> bool:
         vars(probe)["_parameters"] = {"weight": nn.Parameter(value, requires_grad=False)}
         try:
             own, other = probe.forward(x), _rms_norm(probe)(x)
-        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        except _ANOTHER_INTERFACE:
             return False
     if not isinstance(own, Tensor) or own.dtype != other.dtype or own.shape != other.shape:
         return False
@@ -164,7 +166,7 @@ def _is_gated(module: nn.Module) -> bool:
         x = torch.randn(4, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
         try:
             own, other = type(module).forward(module, x), _gated(module)(x)
-        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        except _ANOTHER_INTERFACE:
             return False
     return isinstance(own, Tensor) and bool(torch.equal(own, other))
 
@@ -205,7 +207,7 @@ def _turns(turn: Callable[..., Any]) -> bool:
     try:
         with torch.inference_mode():
             found = turn(queries, keys, *turns)
-    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+    except _ANOTHER_INTERFACE:
         return False
     expected = tuple(rotated_by_torch(each, *turns) for each in (queries, keys))
     return isinstance(found, tuple) and all(map(torch.equal, found, expected)) and len(found) == len(expected)
