@@ -38,6 +38,8 @@ def parts() -> dict[str, str]:
         "figures device-attention": _device_attention(),
         "figures noise": _noise("noise"),
         "figures noise-memory": _noise("noise-memory"),
+        "figures noise-xeon": _noise("noise-xeon"),
+        "figures noise-memory-xeon": _noise("noise-memory-xeon"),
         "figures gradient-noise": _gradient_noise(),
         "figures scoring": _scoring(),
         "figures extraction": _extraction(),
@@ -369,8 +371,8 @@ def _conditions() -> str:
     rows = []
     for name in (
         "dp-sgd", "dp-sgd-amd", "dp-sgd-own-loop", "dp-sgd-processes", "families", "clipping-passes", "layers",
-        "dpquant", "ferret", "finetune", "public-mixing", "noise", "noise-memory", "gradient-noise", "audit", "account",
-        "secrets", "startup", "first-output",
+        "dpquant", "ferret", "finetune", "public-mixing", "noise", "noise-memory", "noise-xeon", "noise-memory-xeon",
+        "gradient-noise", "audit", "account", "secrets", "startup", "first-output",
     ):  # fmt: skip
         found = results(name)
         machine = found["machine"]
