@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 FLOAT, DOUBLE, INT, POINTER = ir.FloatType(), ir.DoubleType(), ir.IntType(64), ir.PointerType()
-#: The first integers of an array of work, which ``threads.run`` writes; see ``define_share``.
+#: The first integers of an array of work, which ``threads.run`` writes; see ``WorkFunction``.
 HEADER = ("thread_number", "team_size", "examples", "scratch", "scratch_numbers")
 
 #: Called with an index and the values carried so far; gives the next values.
@@ -120,21 +120,46 @@ def loop(
     return carried
 
 
-def field(
-    builder: ir.IRBuilder, work: ir.Value, name: str, fields: Sequence[str] = (), kind: ir.Type = INT
-) -> ir.Value:
-    """The integer ``name`` of an array of work, which has the ``HEADER`` and then these ``fields``.
+class WorkFunction:
+    """A new function ``(work, first, last, scratch)`` of a module, which works on the examples from first to last.
 
-    With another ``kind``, the address or the number that has its bits.
+    ``work`` is the address of an array of integers: the ``HEADER``, then those of ``fields``. Emit what is done by
+    ``builder``, then call ``finish``.
     """
-    place = (*HEADER, *fields).index(name)
+
+    def __init__(self, module: ir.Module, name: str, fields: Sequence[str]) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER])
+        self._module, self._function, self._names = module, ir.Function(module, kind, name), (*HEADER, *fields)
+        self._work, self.first, self.last, self.scratch = self._function.args
+        self.builder = ir.IRBuilder(self._function.append_basic_block())
+
+    def number(self, name: str, kind: ir.Type = INT) -> ir.Value:
+        """The field ``name``; with another ``kind``, the address or the number that has its bits."""
+        return _entry(self.builder, self._work, self._names.index(name), kind)
+
+    def addresses(self, *names: str) -> list[ir.Value]:
+        """The fields of these ``names``, as addresses."""
+        return [self.number(name, POINTER) for name in names]
+
+    def numbers(self, *names: str) -> list[ir.Value]:
+        """The fields of these ``names``."""
+        return [self.number(name) for name in names]
+
+    def finish(self) -> str:
+        """End the function, define ``share``, which calls it in a thread of a team, and give the LLVM IR."""
+        self.builder.ret_void()
+        _define_share(self._module, self._function)
+        return str(self._module)
+
+
+def _entry(builder: ir.IRBuilder, work: ir.Value, place: int, kind: ir.Type = INT) -> ir.Value:
     value = builder.load(at(builder, work, integer(place), INT), typ=INT)
     if kind == POINTER:
         return builder.inttoptr(value, POINTER)
     return value if kind == INT else builder.bitcast(value, kind)
 
 
-def define_share(module: ir.Module, work_on: ir.Function) -> None:
+def _define_share(module: ir.Module, work_on: ir.Function) -> None:
     """Define ``share(work)``, which calls ``work_on(work, first, last, scratch)`` in a thread of an OpenMP team.
 
     The examples from ``first`` to before ``last`` are this thread's share, and ``scratch`` is its own.
@@ -143,13 +168,11 @@ def define_share(module: ir.Module, work_on: ir.Function) -> None:
     (work,) = function.args
     builder = ir.IRBuilder(function.append_basic_block())
     asked = ir.FunctionType(ir.IntType(32), []).as_pointer()
-    addresses = (field(builder, work, name) for name in ("thread_number", "team_size"))
-    thread, team = (builder.zext(builder.call(builder.inttoptr(each, asked), []), INT) for each in addresses)
-    examples, scratch_numbers = (field(builder, work, name) for name in ("examples", "scratch_numbers"))
-    scratch = field(builder, work, "scratch", kind=POINTER)
+    number, size, examples, scratch, scratch_numbers = (_entry(builder, work, place) for place in range(len(HEADER)))
+    thread, team = (builder.zext(builder.call(builder.inttoptr(each, asked), []), INT) for each in (number, size))
     first, last = (
         builder.udiv(builder.mul(examples, share), team) for share in (thread, builder.add(thread, integer(1)))
     )
-    own = at(builder, scratch, builder.mul(thread, scratch_numbers), FLOAT)
+    own = at(builder, builder.inttoptr(scratch, POINTER), builder.mul(thread, scratch_numbers), FLOAT)
     builder.call(work_on, [work, first, last, own])
     builder.ret_void()

@@ -24,7 +24,7 @@ _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
 @dataclass(frozen=True, slots=True)
 class SharedCode:
-    """Code for ``run``: ``work_on(work, first, last, scratch)`` and ``share(work)`` of ``building.define_share``."""
+    """Code for ``run``: ``work_on(work, first, last, scratch)`` and ``share(work)`` of ``building.WorkFunction``."""
 
     work_on: Callable[..., None]
     share: object

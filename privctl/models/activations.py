@@ -28,6 +28,9 @@ def _quick_gelu(x: Tensor) -> Tensor:
 
 
 _gelu_tanh: Kernel = partial(functional.gelu, approximate="tanh")
+#: By a module's ``approximate``.
+_GELU: dict[str, Kernel] = {"none": functional.gelu, "tanh": _gelu_tanh}
+_OWN_SILU = ("transformers.activations", "SiLUActivation")
 
 #: (module, class) -> kernel; by name, so that nothing needs to be imported.
 KERNELS: dict[tuple[str, str], Kernel] = {
@@ -39,6 +42,8 @@ KERNELS: dict[tuple[str, str], Kernel] = {
     ("transformers.activations", "QuickGELUActivation"): _quick_gelu,
     ("transformers.models.bloom.modeling_bloom", "BloomGelu"): _gelu_tanh,
 }
+#: Classes whose instances call a kernel, kept as ``act``, or compose it.
+_EITHER = (("transformers.activations", "GELUActivation"), ("transformers.activations", "GELUTanh"))
 
 
 def fusible_activations(network: nn.Module) -> tuple[tuple[nn.Module, Kernel], ...]:
@@ -50,6 +55,21 @@ def fusible_activations(network: nn.Module) -> tuple[tuple[nn.Module, Kernel], .
     weight = next(network.parameters(), torch.empty(0))
     with_kernels = ((module, _kernel_of(module)) for module in network.modules())
     return tuple((m, kernel) for m, kernel in with_kernels if kernel is not None and _agree(m.forward, kernel, weight))
+
+
+def own_kernel(module: nn.Module) -> Kernel | None:
+    """The kernel of SiLU or GELU that ``module`` calls and nothing else; for each formula always the same object."""
+    if "forward" in vars(module):
+        return None
+    if type(module) is nn.GELU:
+        return _GELU.get(module.approximate)
+    name = (type(module).__module__, type(module).__qualname__)
+    if name == _OWN_SILU or (type(module) is nn.SiLU and not module.inplace):
+        return functional.silu
+    act = getattr(module, "act", None) if name in _EITHER else None
+    if isinstance(act, partial) and act.func is functional.gelu and not act.args:
+        return _GELU.get(act.keywords.get("approximate", "")) if len(act.keywords) == 1 else None
+    return functional.gelu if act is functional.gelu else None
 
 
 @contextmanager

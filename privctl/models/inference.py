@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.models.activations import fused_activations, replaced_forwards
+from privctl.models.activations import Kernel, fusible_activations, own_kernel, replaced_forwards
 from privctl.models.fused.gate import gate_, suits_gate
+from privctl.models.fused.lookup import looked_up, suits_lookup
 from privctl.models.fused.rms_norm import rms_norm, suits_rms_norm
 from privctl.models.fused.rotary import rotated, rotated_by_torch, suits_rotary
 
@@ -31,20 +32,36 @@ _TURN, _FUSED = "apply_rotary_pos_emb", "is_fused_rotary"
 def fast_inference(network: nn.Module) -> Iterator[None]:
     """Within the block, ``network`` runs faster forward passes; its state dict is unchanged.
 
-    Activations use torch's kernels (see ``fused_activations``). On a CPU, RMS norms read their input once, or at least
-    form no squares of it, gated layers form their product in place, layers in bfloat16 do not copy their bias, a
-    convolution of patches that do not overlap is one product of matrices, and rotary position embeddings are one
-    operation, which any other network of the same Python module has too.
+    Activations use torch's kernels (see ``fused_activations``). On a CPU, activations in bfloat16 are looked up, RMS
+    norms read their input once, or at least form no squares of it, gated layers form their product in place, layers in
+    bfloat16 do not copy their bias, a convolution of patches that do not overlap is one product of matrices, and rotary
+    position embeddings are one operation, which any other network of the same Python module has too.
     """
-    with fused_activations(network), replaced_forwards(_faster(network)), _fused_rotary(network):
+    kernels = dict(fusible_activations(network))
+    if not _is_on_cpu(network):
+        with replaced_forwards(kernels.items()):
+            yield
+        return
+    kernels |= {module: kernel for module in network.modules() if (kernel := own_kernel(module)) is not None}
+    activations = ((module, _activation(kernel)) for module, kernel in kernels.items())
+    with replaced_forwards(activations), replaced_forwards(_faster(network, kernels)), _fused_rotary(network):
         yield
 
 
-def _faster(network: nn.Module) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
-    """The modules of ``network`` that can run faster, each with what it runs then."""
+def _is_on_cpu(network: nn.Module) -> bool:
     weight = next(network.parameters(), None)
-    if weight is None or weight.device.type != "cpu":
-        return
+    return weight is not None and weight.device.type == "cpu"
+
+
+def _activation(kernel: Kernel) -> Kernel:
+    def forward(x: Tensor) -> Tensor:
+        return looked_up(kernel, x) if suits_lookup(x) else kernel(x)
+
+    return forward
+
+
+def _faster(network: nn.Module, kernels: Mapping[nn.Module, Kernel]) -> Iterator[tuple[nn.Module, Kernel]]:
+    """The modules of ``network`` that can run faster, each with what it runs then; ``kernels`` of its activations."""
     for module in network.modules():
         if "forward" in vars(module):
             continue
@@ -54,8 +71,10 @@ def _faster(network: nn.Module) -> Iterator[tuple[nn.Module, Callable[[Tensor], 
             yield module, _with_bias(module)
         elif type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")) and _is_rms_norm(module):
             yield module, _rms_norm(module)
-        elif type(module).__name__.endswith("MLP") and _is_gated(module):
-            yield module, _gated(module)
+        elif type(module).__name__.endswith("MLP"):
+            act: Any = getattr(module, "act_fn", None)
+            if (kernel := kernels.get(act)) is not None and _is_gated(module, kernel):
+                yield module, _gated(module, kernel)
 
 
 def _is_of_patches(module: nn.Conv2d) -> bool:
@@ -68,7 +87,7 @@ def _is_of_patches(module: nn.Conv2d) -> bool:
     )
 
 
-def _of_patches(module: nn.Conv2d) -> Callable[[Tensor], Tensor]:
+def _of_patches(module: nn.Conv2d) -> Kernel:
     height, width = module.kernel_size
 
     def forward(images: Tensor) -> Tensor:
@@ -90,7 +109,7 @@ def _has_bias_in_half_precision(module: nn.Linear) -> bool:
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _with_bias(module: nn.Linear) -> Callable[[Tensor], Tensor]:
+def _with_bias(module: nn.Linear) -> Kernel:
     """Torch's own operation first copies the bias into every row of the result."""
 
     def forward(x: Tensor) -> Tensor:
@@ -102,7 +121,7 @@ def _with_bias(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     return forward
 
 
-def _rms_norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
+def _rms_norm(module: nn.Module) -> Kernel:
     """Normalize x to x / sqrt(mean(x^2) + epsilon), round that to the format of x, and multiply by the weight."""
     epsilon = _epsilon(module)
     assert epsilon is not None  # _is_rms_norm was asked
@@ -142,20 +161,20 @@ def _is_rms_norm(module: nn.Module) -> bool:
     return bool(((own.double() - other.double()).abs() <= allowed).all())
 
 
-def _gated(module: Any) -> Callable[[Tensor], Tensor]:
-    """The layer "down" of the SiLU of the layer "gate" times the layer "up"."""
+def _gated(module: Any, kernel: Kernel) -> Kernel:
+    """The layer "down" of the activation of the layer "gate" times the layer "up"."""
 
     def forward(x: Tensor) -> Tensor:
         gates, values = module.gate_proj(x), module.up_proj(x)
-        fused = suits_gate(gates, values)
-        product = gate_(gates, values) if fused else functional.silu(gates) * values
+        fused = suits_gate(kernel, gates, values)
+        product = gate_(kernel, gates, values) if fused else kernel(gates) * values
         output: Tensor = module.down_proj(product)
         return output
 
     return forward
 
 
-def _is_gated(module: nn.Module) -> bool:
+def _is_gated(module: nn.Module, kernel: Kernel) -> bool:
     """Whether ``module`` computes what ``_gated`` does, by its output for random inputs, in layers without hooks."""
     layers = dict(module.named_children())
     names = ("gate_proj", "up_proj", "down_proj")
@@ -165,7 +184,7 @@ def _is_gated(module: nn.Module) -> bool:
     with torch.inference_mode():
         x = torch.randn(4, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
         try:
-            own, other = type(module).forward(module, x), _gated(module)(x)
+            own, other = type(module).forward(module, x), _gated(module, kernel)(x)
         except _ANOTHER_INTERFACE:
             return False
     return isinstance(own, Tensor) and bool(torch.equal(own, other))
@@ -174,11 +193,10 @@ def _is_gated(module: nn.Module) -> bool:
 @contextmanager
 def _fused_rotary(network: nn.Module) -> Iterator[None]:
     """Within the block, the functions that turn queries and keys in the Python modules of ``network`` are fused."""
-    weight = next(network.parameters(), None)
     places = {type(module).__module__: sys.modules.get(type(module).__module__) for module in network.modules()}
     changed: list[tuple[Any, Callable[..., Any]]] = []
     try:
-        for place in places.values() if weight is not None and weight.device.type == "cpu" else ():
+        for place in places.values():
             turn = getattr(place, _TURN, None)
             if turn is not None and not hasattr(turn, _FUSED) and _turns(turn):
                 changed.append((place, turn))

@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.activations import ACT2FN, GELUActivation
 from transformers.models.cohere import modeling_cohere
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM, LlamaMLP, LlamaRMSNorm
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
+from llvmlite import ir
+
+from privctl.machine_code.building import load
 from privctl.machine_code.compiling import CompiledModule
 from privctl.machine_code.threads import SharedCode
 from privctl.models import inference
-from privctl.models.fused import gate, gate_program, rms_norm, rms_norm_program, rotary, rotary_program
-from privctl.models.fused.numbers import splat
+from privctl.models.activations import KERNELS, fused_activations
+from privctl.models.fused import (
+    gate,
+    gate_program,
+    lookup,
+    lookup_program,
+    rms_norm,
+    rms_norm_program,
+    rotary,
+    rotary_program,
+)
 from privctl.models.inference import fast_inference
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
-PARTS = {"norm": (rms_norm, rms_norm_program), "gate": (gate, gate_program), "rotary": (rotary, rotary_program)}
+PARTS: dict[str, tuple[Any, Any]] = {
+    "norm": (rms_norm, rms_norm_program),
+    "gate": (gate, gate_program),
+    "lookup": (lookup, lookup_program),
+    "rotary": (rotary, rotary_program),
+}
+#: What each takes to be compiled: kinds of numbers, or none; whether it is of gates.
+CASES = [("norm", torch.float32), ("norm", torch.bfloat16), ("gate",), ("lookup", False), ("lookup", True)]
+CASES += [("rotary", torch.float32), ("rotary", torch.bfloat16)]
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +75,8 @@ def gated(gates: Tensor, values: Tensor) -> Tensor:
     return (functional.silu(gates.double()).to(gates.dtype).double() * values.double()).to(gates.dtype)
 
 
-def code_of(part: str, kind: str, lanes: int) -> SharedCode:
-    return SharedCode.of(CompiledModule(PARTS[part][1].assembly(kind, lanes)), part)
+def code_of(part: str, *arguments: Any, **named: Any) -> SharedCode:
+    return SharedCode.of(CompiledModule(PARTS[part][1].assembly(*arguments, **named)), part)
 
 
 def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
@@ -75,12 +95,30 @@ def test_norms_are_those_of_double_precision(kind: str, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
-@pytest.mark.parametrize("kind", DTYPES)
-def test_gates_are_those_of_double_precision(kind: str, lanes: int) -> None:
-    gates = (torch.randn(40, 48) * torch.logspace(-4, 1.5, 40)[:, None]).to(DTYPES[kind])
-    values = torch.randn(40, 48).to(DTYPES[kind])
+def test_gates_in_float32_are_those_of_double_precision(lanes: int) -> None:
+    gates = torch.randn(40, 48) * torch.logspace(-4, 1.5, 40)[:, None]
+    values = torch.randn(40, 48)
     expected = gated(gates, values)
-    assert_rounded_alike(gate._gated(code_of("gate", kind, lanes), gates, values), expected)
+    assert_rounded_alike(gate._gated(code_of("gate", lanes), gates, values), expected)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("kernel", [functional.silu, *set(KERNELS.values())])
+def test_activations_in_bfloat16_are_torchs_bit_by_bit_for_every_number(kernel: Any, lanes: int) -> None:
+    numbers = lookup._all_numbers().view(-1, 64)
+    assert len(numbers.view(torch.int16).unique()) == 65_536
+    found = lookup._looked_up(code_of("lookup", lanes, gated=False), kernel, numbers)
+    assert torch.equal(found.view(torch.int16), kernel(numbers).view(torch.int16))
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_gates_in_bfloat16_are_torchs_bit_by_bit(lanes: int) -> None:
+    gates = (torch.randn(40, 48) * torch.logspace(-4, 1.5, 40)[:, None]).bfloat16()
+    values = torch.randn(48, 40).bfloat16().mT
+    expected = functional.silu(gates) * values
+    found = lookup._gated(code_of("lookup", lanes, gated=True), functional.silu, gates, values)
+    assert found.data_ptr() == gates.data_ptr()
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
@@ -134,7 +172,7 @@ def test_what_is_not_finite_stays_where_it_is(dtype: torch.dtype) -> None:
     assert found[3].isnan().all()
     assert found[7, 9].isnan()
     assert torch.equal(found[others], rms_norm.rms_norm(x, weight, 1e-6)[others])
-    found = gate.gate_(changed.clone(), torch.ones_like(x))
+    found = gate.gate_(functional.silu, changed.clone(), torch.ones_like(x))
     assert found[3, 5].isnan()
     assert (~found.isfinite()).nonzero().tolist() == [[3, 5], [7, 9]]
 
@@ -142,9 +180,9 @@ def test_what_is_not_finite_stays_where_it_is(dtype: torch.dtype) -> None:
 def noted(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> list[torch.Size]:
     used: list[torch.Size] = []
 
-    def noting(values: Tensor, *others: Any) -> Tensor:
-        used.append(values.shape)
-        return function(values, *others)
+    def noting(*arguments: Any) -> Tensor:
+        used.append(next(each.shape for each in arguments if isinstance(each, Tensor)))
+        return function(*arguments)
 
     monkeypatch.setattr(inference, name, noting)
     return used
@@ -167,16 +205,47 @@ def gated_layer(**settings: Any) -> LlamaMLP:
     return LlamaMLP(LlamaConfig(hidden_size=32, intermediate_size=96, **settings))
 
 
-def test_a_model_uses_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("activation", "dtype"),
+    [("silu", torch.float32), ("silu", torch.bfloat16), ("gelu", torch.bfloat16), ("gelu_new", torch.bfloat16)],
+)
+def test_a_model_uses_gates(activation: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     used = noted(monkeypatch, "gate_", gate.gate_)
-    layer, x = gated_layer(), torch.randn(2, 320, 32)
-    with torch.inference_mode():
+    layer, x = gated_layer(hidden_act=activation).to(dtype), torch.randn(2, 320, 32).to(dtype)
+    with torch.inference_mode(), fused_activations(layer):
         before = layer(x)
-        with fast_inference(nn.Sequential(layer)):
-            found, few = layer(x), layer(x[:, :4])
+    with torch.inference_mode(), fast_inference(nn.Sequential(layer)):
+        found, few = layer(x), layer(x[:, :4])
     assert used == [(2, 320, 96)]
-    torch.testing.assert_close(found, before, rtol=1e-5, atol=1e-6)
-    assert torch.equal(few, before[:, :4]) or torch.allclose(few, before[:, :4], atol=1e-6)
+    if dtype == torch.bfloat16:
+        assert torch.equal(found, before)
+    else:
+        torch.testing.assert_close(found, before, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(few, before[:, :4], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "swish"])
+def test_activations_in_bfloat16_are_looked_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = noted(monkeypatch, "looked_up", lookup.looked_up)
+    module, x = ACT2FN[name], 3 * torch.randn(2, 300, 128).bfloat16()
+    network = nn.Sequential(nn.Linear(1, 1), module)
+    with torch.inference_mode(), fused_activations(network):
+        before = module(x)
+    with torch.inference_mode(), fast_inference(network):
+        assert torch.equal(module(x), before)
+        torch.testing.assert_close(module(x.mT), before.mT)  # by torch's operations, which round otherwise there
+    assert used == [x.shape]
+    assert "forward" not in vars(module)
+
+
+class _OtherGELU(GELUActivation):
+    """A class that may compute something else."""
+
+
+def test_other_activations_are_left_alone() -> None:
+    for module in (nn.ReLU(), nn.SiLU(inplace=True), _OtherGELU(), nn.Hardswish()):
+        with fast_inference(nn.Sequential(nn.Linear(1, 1), module)):
+            assert "forward" not in vars(module)
 
 
 class _LimitedMLP(LlamaMLP):
@@ -201,12 +270,21 @@ def test_other_layers_of_that_name_are_left_alone() -> None:
 def test_what_does_not_suit_takes_torchs_operations() -> None:
     fine, weight = torch.randn(300, 128), torch.ones(128)
     assert rms_norm.suits_rms_norm(fine, weight)
-    assert gate.suits_gate(fine, fine.clone())
-    for x in (fine.double(), fine[:10], fine[:, :100]):
+    silu, half = functional.silu, fine.bfloat16()
+    assert gate.suits_gate(silu, fine, fine.clone())
+    assert gate.suits_gate(functional.gelu, half, half.clone())
+    assert lookup.suits_lookup(half)
+    for x in (fine.double(), fine[:10], fine[:, :100], fine.half()):
         assert not rms_norm.suits_rms_norm(x, weight.to(x.dtype)[: x.shape[1]])
-        assert not gate.suits_gate(x, x)
-    assert not rms_norm.suits_rms_norm(fine.bfloat16(), weight)
-    assert not gate.suits_gate(fine, fine[:1])
+        assert not gate.suits_gate(silu, x, x)
+        assert not lookup.suits_lookup(x)
+    assert not rms_norm.suits_rms_norm(half, weight)
+    assert not gate.suits_gate(silu, fine, fine[:1])
+    assert not gate.suits_gate(silu, half, fine)
+    assert not gate.suits_gate(functional.gelu, fine, fine.clone())
+    assert not lookup.suits_lookup(half.mT)
+    assert not lookup.suits_lookup(half[:10])
+    assert not lookup.suits_lookup(half.clone().requires_grad_())
     q, turns = torch.randn(4, 100, 3, 64).transpose(1, 2), torch.randn(2, 1, 100, 64)
     assert rotary.suits_rotary(q, *turns)
     assert not rotary.suits_rotary(q.contiguous(), *turns)
@@ -218,29 +296,50 @@ def test_what_does_not_suit_takes_torchs_operations() -> None:
         assert rms_norm.suits_rms_norm(fine, weight)
 
 
+def _cut(values: Any, builder: Any, dropped: int) -> Any:
+    """``values`` without the lowest bits of each."""
+    bits = ir.VectorType(ir.IntType(16 if values.type.element == ir.IntType(16) else 32), values.type.count)
+    mask = ir.Constant(bits, [-1 << dropped] * values.type.count)
+    return builder.bitcast(builder.and_(builder.bitcast(values, bits), mask), values.type)
+
+
+def _rounded(builder: Any, values: Any, kind: str) -> Any:
+    return _cut(values, builder, 18 if kind == "BF16" else 6)
+
+
+def _exponential(module: Any, builder: Any, x: Any) -> Any:
+    return _cut(_exact_exponential(module, builder, x), builder, 6)
+
+
+def _load(builder: Any, *place: Any) -> Any:
+    return _cut(load(builder, *place), builder, 1)
+
+
+_exact_exponential = gate_program._exponential
+PLANTED = {"norm": ("rounded", _rounded), "rotary": ("rounded", _rounded)}
+PLANTED |= {"gate": ("_exponential", _exponential), "lookup": ("load", _load)}
+
+
 @pytest.mark.usefixtures("untested")
-@pytest.mark.parametrize(("part", "program"), PARTS.values(), ids=PARTS)
-def test_code_that_is_wrong_is_not_used(part: Any, program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two more bits are lost in what is between the operations."""
-
-    def cut(builder: Any, values: Any, kind: str) -> Any:
-        lanes = values.type.count
-        words = builder.bitcast(values, splat(0, lanes).type)
-        mask = 0xFFFC0000 if kind == "BF16" else 0xFFFFFFC0
-        return builder.bitcast(builder.and_(words, splat(mask, lanes)), values.type)
-
-    monkeypatch.setattr(program, "rounded", cut)
-    for dtype in DTYPES.values():
-        assert part._tested_code(dtype) is None
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_code_that_is_wrong_is_not_used(case: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are lost in what is between the operations, or in what is read."""
+    name, *arguments = case
+    part, program = PARTS[name]
+    assert part._tested_code(*arguments) is not None
+    part._tested_code.cache_clear()
+    monkeypatch.setattr(program, *PLANTED[name])
+    assert part._tested_code(*arguments) is None
 
 
 @pytest.mark.usefixtures("untested")
 def test_without_llvmlite_torch_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.delitem(sys.modules, "privctl.machine_code.compiling")
-    for name in ("gate_program", "rms_norm_program", "rotary_program", "numbers"):
+    for name in ("gate_program", "lookup_program", "rms_norm_program", "rotary_program", "numbers"):
         monkeypatch.delitem(sys.modules, f"privctl.models.fused.{name}")
         monkeypatch.delattr(f"privctl.models.fused.{name}")
     assert not rms_norm.suits_rms_norm(torch.randn(300, 128), torch.ones(128))
-    assert not gate.suits_gate(torch.randn(300, 128), torch.ones(300, 128))
+    assert not gate.suits_gate(functional.silu, torch.randn(300, 128), torch.ones(300, 128))
+    assert not lookup.suits_lookup(torch.ones(300, 128).bfloat16())
     assert not rotary.suits_rotary(torch.randn(4, 100, 3, 64).transpose(1, 2), *torch.ones(2, 1, 100, 64))

@@ -1,4 +1,7 @@
-"""SiLU times another number, as in gated layers: torch's two operations write what is between them to memory."""
+"""Activations times other numbers, as in gated layers: torch's two operations write what is between them to memory.
+
+Those of bfloat16 numbers are looked up; of those of float32 numbers, the SiLU is computed.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,30 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from privctl.machine_code.threads import SharedCode, run, tested_by_lanes
-from privctl.models.fused.code import KINDS, Code, suits
+from privctl.models.fused.code import Code, suits
+from privctl.models.fused.lookup import Activation, gate_by_lookup_, suits_lookup
 
-#: Relative: bfloat16 rounds twice, to half a unit of the last place each.
-_TOLERANCE = {torch.bfloat16: 1.25 * torch.finfo(torch.bfloat16).eps, torch.float32: 4 * torch.finfo(torch.float32).eps}
+#: Relative.
+_TOLERANCE = 4 * torch.finfo(torch.float32).eps
 
 
-def suits_gate(gates: Tensor, values: Tensor) -> bool:
+def suits_gate(activation: Activation, gates: Tensor, values: Tensor) -> bool:
     """Whether ``gate_`` can, and should, be called for tensors (..., d)."""
-    return gates.shape == values.shape and gates.is_contiguous() and suits(gates, values, _tested_code)
+    if gates.shape != values.shape or not gates.is_contiguous():
+        return False
+    if gates.dtype == torch.float32:
+        return activation is functional.silu and suits(gates, values, lambda _: _tested_code())
+    return suits_lookup(gates, values, gated=True)
 
 
-def gate_(gates: Tensor, values: Tensor) -> Tensor:
-    """Replace contiguous ``gates`` (..., d) by SiLU(gates), rounded, times ``values`` (..., d); without gradients."""
-    code = _tested_code(gates.dtype)
+def gate_(activation: Activation, gates: Tensor, values: Tensor) -> Tensor:
+    """Replace ``gates`` (..., d) by their ``activation``, rounded, times ``values`` (..., d); without gradients."""
+    if gates.dtype == torch.bfloat16:
+        return gate_by_lookup_(activation, gates, values)
+    code = _tested_code()
     assert code is not None  # suits_gate was asked
     return _gated(code[0], gates, values)
 
@@ -36,21 +47,21 @@ def _gated(code: SharedCode, gates: Tensor, values: Tensor) -> Tensor:
 
 
 @cache
-def _tested_code(dtype: torch.dtype) -> Code | None:
+def _tested_code() -> Code | None:
     def assembly(lanes: int) -> str:
         from privctl.models.fused import gate_program
 
-        return gate_program.assembly(KINDS[dtype], lanes)
+        return gate_program.assembly(lanes)
 
-    return tested_by_lanes("gate", assembly, lambda code: _is_right(code, dtype))
+    return tested_by_lanes("gate", assembly, _is_right)
 
 
-def _is_right(code: SharedCode, dtype: torch.dtype) -> bool:
+def _is_right(code: SharedCode) -> bool:
     """Whether results for gates of all sizes, and for NaN, are those of double precision, rounded as often."""
     gates = torch.linspace(-80, 80, 48 * 64).view(48, 64)
     gates[::2] /= 40
     gates[-1, 3] = torch.nan
-    gates, values = gates.to(dtype), torch.rand(gates.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    exact = torch.nn.functional.silu(gates.double()) * values.double()
+    values = torch.rand(gates.shape, generator=torch.Generator().manual_seed(0))
+    exact = functional.silu(gates.double()) * values.double()
     found = _gated(code, gates.clone(), values).double()
-    return bool(torch.isclose(found, exact, rtol=_TOLERANCE[dtype], atol=1e-30, equal_nan=True).all())
+    return bool(torch.isclose(found, exact, rtol=_TOLERANCE, atol=1e-30, equal_nan=True).all())

@@ -1,4 +1,4 @@
-"""The program for SiLU times another number, for LLVM: see ``gate``."""
+"""The program for SiLU times another number, in float32, for LLVM: see ``gate``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,8 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from privctl.machine_code.building import (
-    FLOAT,
-    INT,
-    POINTER,
-    at,
-    define_share,
-    field,
-    integer,
-    loop,
-    multiply_add,
-    vector,
-)
-from privctl.models.fused.numbers import ELEMENTS, read, rounded, splat, write
+from privctl.machine_code.building import FLOAT, WorkFunction, load, loop, multiply_add, store, vector
+from privctl.models.fused.numbers import splat
 
 #: Below the first, e^x is taken as that of the first, which is subnormal; above the second, it is near infinity.
 _LEAST, _MOST = -87.0, 88.0
@@ -33,8 +22,8 @@ _EXP = tuple(1 / math.factorial(power) for power in range(7, -1, -1))
 class GateFields(NamedTuple):
     """The part of the array of work after its header.
 
-    ``gates`` and ``values`` are addresses of contiguous numbers (rows, size) of one kind, and results replace the
-    gates. ``size`` is a multiple of the lanes.
+    ``gates`` and ``values`` are addresses of contiguous float32 numbers (rows, size), and results replace the gates.
+    ``size`` is a multiple of the lanes.
     """
 
     gates: int
@@ -42,40 +31,21 @@ class GateFields(NamedTuple):
     size: int
 
 
-def assembly(kind: str, lanes: int) -> str:
-    """LLVM IR of ``gate(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``.
-
-    The SiLU is rounded to ``kind``, and so is the product.
-    """
+def assembly(lanes: int) -> str:
+    """LLVM IR of ``gate``, a ``WorkFunction`` without scratch."""
     module = ir.Module("gate")
-    define_share(module, _gate(module, kind, lanes))
-    return str(module)
+    work = WorkFunction(module, "gate", GateFields._fields)
+    builder, size = work.builder, work.number("size")
+    gates, values = work.addresses("gates", "values")
 
-
-def _gate(module: ir.Module, kind: str, lanes: int) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "gate")
-    work, first, last, _ = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    gates, values = (field(builder, work, name, GateFields._fields, POINTER) for name in ("gates", "values"))
-    size = field(builder, work, "size", GateFields._fields)
-
-    def of_row(row: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        start = builder.mul(row, size)
-        own, other = (at(builder, array, start, ELEMENTS[kind]) for array in (gates, values))
-
-        def of_place(place: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
-            x = read(builder, own, place, kind, lanes)
-            divisor = builder.fadd(_exponential(module, builder, builder.fneg(x)), _number(1.0, lanes))
-            silu = rounded(builder, builder.fdiv(x, divisor), kind)
-            write(builder, own, place, builder.fmul(silu, read(builder, other, place, kind, lanes)), kind)
-            return ()
-
-        loop(builder, integer(0), size, lanes, of_place)
+    def of_place(place: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        x, factor = (load(builder, array, place, vector(lanes)) for array in (gates, values))
+        divisor = builder.fadd(_exponential(module, builder, builder.fneg(x)), _number(1.0, lanes))
+        store(builder, gates, place, builder.fmul(builder.fdiv(x, divisor), factor))
         return ()
 
-    loop(builder, first, last, 1, of_row)
-    builder.ret_void()
-    return function
+    loop(builder, builder.mul(work.first, size), builder.mul(work.last, size), lanes, of_place)
+    return work.finish()
 
 
 def _exponential(module: ir.Module, builder: ir.IRBuilder, x: ir.Value) -> ir.Value:

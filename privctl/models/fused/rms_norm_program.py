@@ -8,13 +8,11 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from privctl.machine_code.building import (
+    DOUBLE,
     FLOAT,
-    INT,
-    POINTER,
+    WorkFunction,
     at,
     broadcast,
-    define_share,
-    field,
     integer,
     loop,
     multiply_add,
@@ -39,28 +37,17 @@ class RmsNormFields(NamedTuple):
 
 
 def assembly(kind: str, lanes: int) -> str:
-    """LLVM IR of ``norm(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``.
+    """LLVM IR of ``norm``, a ``WorkFunction`` without scratch.
 
     The normalized row is rounded to ``kind``, and so is its product with the weight.
     """
     module = ir.Module("rms_norm")
-    define_share(module, _norm(module, kind, lanes))
-    return str(module)
-
-
-def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "norm")
-    work, first, last, _ = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    fused = multiply_add(module, lanes)
+    work = WorkFunction(module, "norm", RmsNormFields._fields)
+    builder, fused = work.builder, multiply_add(module, lanes)
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
-
-    def number(name: str, of: ir.Type = INT) -> ir.Value:
-        return field(builder, work, name, RmsNormFields._fields, of)
-
-    inputs, weight, outputs = (number(name, POINTER) for name in ("inputs", "weight", "outputs"))
-    size = number("size")
-    epsilon = builder.fptrunc(number("epsilon", ir.DoubleType()), FLOAT)
+    inputs, weight, outputs = work.addresses("inputs", "weight", "outputs")
+    size = work.number("size")
+    epsilon = builder.fptrunc(work.number("epsilon", DOUBLE), FLOAT)
     count = builder.uitofp(size, FLOAT)
 
     def of_row(row: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
@@ -84,6 +71,5 @@ def _norm(module: ir.Module, kind: str, lanes: int) -> ir.Function:
         loop(builder, integer(0), size, lanes, products)
         return ()
 
-    loop(builder, first, last, 1, of_row)
-    builder.ret_void()
-    return function
+    loop(builder, work.first, work.last, 1, of_row)
+    return work.finish()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from privctl.machine_code.building import INT, POINTER, at, define_share, field, integer, loop
+from privctl.machine_code.building import WorkFunction, at, integer, loop
 from privctl.models.fused.numbers import ELEMENTS, read, rounded, write
 
 
@@ -29,23 +29,14 @@ class RotaryFields(NamedTuple):
 
 
 def assembly(kind: str, lanes: int) -> str:
-    """LLVM IR of ``rotary(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``.
+    """LLVM IR of ``rotary``, a ``WorkFunction`` without scratch.
 
     Both products of each number are rounded to ``kind``, and so is their sum.
     """
-    module = ir.Module("rotary")
-    define_share(module, _rotary(module, kind, lanes))
-    return str(module)
-
-
-def _rotary(module: ir.Module, kind: str, lanes: int) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "rotary")
-    work, first, last, _ = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    values, outputs, cosines, sines = (
-        field(builder, work, name, RotaryFields._fields, POINTER) for name in RotaryFields._fields[:4]
-    )
-    heads, half, period = (field(builder, work, name, RotaryFields._fields) for name in RotaryFields._fields[4:])
+    work = WorkFunction(ir.Module("rotary"), "rotary", RotaryFields._fields)
+    builder = work.builder
+    values, outputs, cosines, sines = work.addresses("values", "outputs", "cosines", "sines")
+    heads, half, period = work.numbers("heads", "half", "period")
     size = builder.mul(half, integer(2))
 
     def of_row(row: ir.Value, _: Sequence[ir.Value]) -> Sequence[ir.Value]:
@@ -74,6 +65,5 @@ def _rotary(module: ir.Module, kind: str, lanes: int) -> ir.Function:
         loop(builder, integer(0), heads, 1, of_head)
         return ()
 
-    loop(builder, first, last, 1, of_row)
-    builder.ret_void()
-    return function
+    loop(builder, work.first, work.last, 1, of_row)
+    return work.finish()

@@ -17,10 +17,9 @@ from privctl.machine_code.building import (
     FLOAT,
     INT,
     POINTER,
+    WorkFunction,
     at,
     broadcast,
-    define_share,
-    field,
     integer,
     internal,
     load,
@@ -82,25 +81,17 @@ class GramFields(NamedTuple):
 
 
 def assembly(tile: Tile) -> str:
-    """LLVM IR of ``squares(work, first, last, scratch)`` and of ``share``; see ``building.define_share``.
+    """LLVM IR of ``squares``, a ``building.WorkFunction``.
 
     The results for an example and a layer are the squared norm of sum_t g_t a_t^T, and the sums over t of |a_t| |g_t|,
     |a_t| and |g_t|.
     """
     module = ir.Module("gram")
-    define_share(module, _squares(module, _gram(module, tile), _combine(module, tile)))
-    return str(module)
-
-
-def _squares(module: ir.Module, gram: ir.Function, combine: ir.Function) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "squares")
-    work, first, last, scratch = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    fields = GramFields._fields
-    layers, positions, rows, width = (
-        field(builder, work, name, fields) for name in ("layers", "positions", "rows", "width")
-    )
-    table, results = (field(builder, work, name, fields, POINTER) for name in ("table", "results"))
+    gram, combine = _gram(module, tile), _combine(module, tile)
+    work = WorkFunction(module, "squares", GramFields._fields)
+    builder, scratch = work.builder, work.scratch
+    layers, positions, rows, width = work.numbers("layers", "positions", "rows", "width")
+    table, results = work.addresses("table", "results")
     second = at(builder, scratch, builder.mul(rows, width), FLOAT)
 
     def gram_of(tensor: ir.Value, example: ir.Value, out: ir.Value) -> None:
@@ -124,9 +115,8 @@ def _squares(module: ir.Module, gram: ir.Function, combine: ir.Function) -> ir.F
         loop(builder, integer(0), layers, 1, of_layer)
         return ()
 
-    loop(builder, first, last, 1, of_example)
-    builder.ret_void()
-    return function
+    loop(builder, work.first, work.last, 1, of_example)
+    return work.finish()
 
 
 def _gram(module: ir.Module, tile: Tile) -> ir.Function:

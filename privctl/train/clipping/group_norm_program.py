@@ -10,13 +10,10 @@ from llvmlite import ir
 from privctl.machine_code.building import (
     DOUBLE,
     FLOAT,
-    INT,
-    POINTER,
     Body,
+    WorkFunction,
     at,
     broadcast,
-    define_share,
-    field,
     integer,
     load,
     loop,
@@ -49,27 +46,14 @@ class GroupNormFields(NamedTuple):
 
 
 def assembly(lanes: int) -> str:
-    """LLVM IR of ``sums(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``."""
+    """LLVM IR of ``sums``, a ``WorkFunction`` without scratch."""
     module = ir.Module("group_norm")
-    define_share(module, _sums(module, lanes))
-    return str(module)
-
-
-def _sums(module: ir.Module, lanes: int) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "sums")
-    work, first, last, _ = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    fused, kind = multiply_add(module, lanes), vector(lanes)
+    work = WorkFunction(module, "sums", GroupNormFields._fields)
+    builder, fused, kind = work.builder, multiply_add(module, lanes), vector(lanes)
     sqrt = ir.Function(module, ir.FunctionType(DOUBLE, [DOUBLE]), "llvm.sqrt.f64")
-
-    def number(name: str, of: ir.Type = INT) -> ir.Value:
-        return field(builder, work, name, GroupNormFields._fields, of)
-
-    inputs, gradients, weights, biases = (
-        number(name, POINTER) for name in ("inputs", "gradients", "weights", "biases")
-    )
-    channels, size, groups = (number(name) for name in ("channels", "size", "groups"))
-    epsilon = number("epsilon", DOUBLE)
+    inputs, gradients, weights, biases = work.addresses("inputs", "gradients", "weights", "biases")
+    channels, size, groups = work.numbers("channels", "size", "groups")
+    epsilon = work.number("epsilon", DOUBLE)
     together = builder.udiv(channels, groups)
     in_group = builder.mul(together, size)
     count = builder.uitofp(in_group, DOUBLE)
@@ -126,6 +110,5 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
         loop(builder, integer(0), together, 1, of_channel)
         return ()
 
-    loop(builder, builder.mul(first, groups), builder.mul(last, groups), 1, of_group)
-    builder.ret_void()
-    return function
+    loop(builder, builder.mul(work.first, groups), builder.mul(work.last, groups), 1, of_group)
+    return work.finish()

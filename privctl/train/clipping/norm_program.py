@@ -10,12 +10,9 @@ from llvmlite import ir
 from privctl.machine_code.building import (
     DOUBLE,
     FLOAT,
-    INT,
-    POINTER,
+    WorkFunction,
     at,
     broadcast,
-    define_share,
-    field,
     integer,
     load,
     loop,
@@ -51,31 +48,18 @@ class NormFields(NamedTuple):
 
 
 def assembly(lanes: int) -> str:
-    """LLVM IR of ``sums(work, first, last, scratch)``, without scratch, and of ``share``; see ``define_share``."""
+    """LLVM IR of ``sums``, a ``WorkFunction`` without scratch."""
     module = ir.Module("norm")
-    define_share(module, _sums(module, lanes))
-    return str(module)
-
-
-def _sums(module: ir.Module, lanes: int) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT, INT, POINTER]), "sums")
-    work, first, last, _ = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    fused, kind = multiply_add(module, lanes), vector(lanes)
+    work = WorkFunction(module, "sums", NormFields._fields)
+    builder, fused, kind = work.builder, multiply_add(module, lanes), vector(lanes)
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
-
-    def number(name: str, of: ir.Type = INT) -> ir.Value:
-        return field(builder, work, name, NormFields._fields, of)
-
-    inputs, gradients, weights, biases = (
-        number(name, POINTER) for name in ("inputs", "gradients", "weights", "biases")
-    )
-    positions, size = number("positions"), number("size")
-    strides = [number(name) for name in ("of_examples", "of_positions")]
-    gradient_strides = [number(name) for name in ("gradients_of_examples", "gradients_of_positions")]
-    epsilon = builder.fptrunc(number("epsilon", DOUBLE), FLOAT)
+    inputs, gradients, weights, biases = work.addresses("inputs", "gradients", "weights", "biases")
+    positions, size = work.numbers("positions", "size")
+    strides = work.numbers("of_examples", "of_positions")
+    gradient_strides = work.numbers("gradients_of_examples", "gradients_of_positions")
+    epsilon = builder.fptrunc(work.number("epsilon", DOUBLE), FLOAT)
     count = builder.uitofp(size, FLOAT)
-    averaged = builder.mul(size, number("centred"))
+    averaged = builder.mul(size, work.number("centred"))
 
     def row(array: ir.Value, steps: Sequence[ir.Value], example: ir.Value, position: ir.Value) -> ir.Value:
         return at(builder, array, builder.add(*map(builder.mul, steps, (example, position))), FLOAT)
@@ -116,6 +100,5 @@ def _sums(module: ir.Module, lanes: int) -> ir.Function:
         loop(builder, integer(0), positions, 1, of_position)
         return ()
 
-    loop(builder, first, last, 1, of_example)
-    builder.ret_void()
-    return function
+    loop(builder, work.first, work.last, 1, of_example)
+    return work.finish()
