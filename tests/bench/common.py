@@ -6,18 +6,22 @@ held when it was started.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
 import platform
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -48,9 +52,18 @@ class Variant:
     prepare: Callable[[], None] = lambda: None
 
 
+@cache
+def _compiled_modules() -> str:
+    """A folder for Python's compiled modules, which an installation has beside their sources; removed at the end."""
+    folder = tempfile.mkdtemp(prefix="bench-modules-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def execute(command: Sequence[str]) -> Run:
     """Run ``command`` on the checkout to its end; raises RuntimeError with its messages where it fails."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": _compiled_modules()}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.perf_counter()
     process = subprocess.Popen(
         list(command), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
