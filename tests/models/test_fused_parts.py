@@ -19,33 +19,24 @@ pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from llvmlite import ir
 
-from privctl.machine_code.building import load
+from privctl.machine_code.building import broadcast, load
 from privctl.machine_code.compiling import CompiledModule
 from privctl.machine_code.threads import SharedCode
 from privctl.models import inference
 from privctl.models.activations import KERNELS, fused_activations
-from privctl.models.fused import (
-    gate,
-    gate_program,
-    lookup,
-    lookup_program,
-    rms_norm,
-    rms_norm_program,
-    rotary,
-    rotary_program,
-)
+from privctl.models.fused import gate, gate_program, lookup, lookup_program, norm, norm_program, rotary, rotary_program
 from privctl.models.inference import fast_inference
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 PARTS: dict[str, tuple[Any, Any]] = {
-    "norm": (rms_norm, rms_norm_program),
+    "norm": (norm, norm_program),
     "gate": (gate, gate_program),
     "lookup": (lookup, lookup_program),
     "rotary": (rotary, rotary_program),
 }
-#: What each takes to be compiled: kinds of numbers, or none; whether it is of gates.
-CASES = [("norm", torch.float32), ("norm", torch.bfloat16), ("gate",), ("lookup", False), ("lookup", True)]
-CASES += [("rotary", torch.float32), ("rotary", torch.bfloat16)]
+#: What each is compiled for: a kind of numbers, a LayerNorm rather than an RMSNorm, gates rather than activations.
+CASES: list[tuple[Any, ...]] = [("norm", dtype, centred) for dtype in DTYPES.values() for centred in (False, True)]
+CASES += [("gate",), ("lookup", False), ("lookup", True), ("rotary", torch.float32), ("rotary", torch.bfloat16)]
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +78,18 @@ def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("kind", DTYPES)
-def test_norms_are_those_of_double_precision(kind: str, lanes: int) -> None:
-    x = (torch.randn(40, 48) * torch.logspace(-4, 4, 40)[:, None]).to(DTYPES[kind])
-    weight = torch.randn(48).to(DTYPES[kind])
-    found = rms_norm._normalized(code_of("norm", kind, lanes), x, weight, 1e-6)
+@pytest.mark.parametrize("size", [48, 160])
+def test_norms_are_those_of_double_precision(kind: str, lanes: int, size: int) -> None:
+    x = (torch.randn(40, size) * torch.logspace(-4, 4, 40)[:, None]).to(DTYPES[kind])
+    weight, bias = torch.randn(2, size).to(DTYPES[kind])
+    found = norm._normalized(code_of("norm", kind, lanes, centred=False), x, weight, bias, 1e-6)
     assert_rounded_alike(found, normalized(x, weight, 1e-6))
+    x += x.abs().mean(1, keepdim=True)
+    found = norm._normalized(code_of("norm", kind, lanes, centred=True), x, weight, bias, 1e-6)
+    exact = functional.layer_norm(x.double(), (size,), weight.double(), bias.double(), 1e-6)
+    unit = torch.finfo(x.dtype).eps
+    torch.testing.assert_close(found.double(), exact, rtol=unit, atol=2.0**-20)
+    assert kind == "F32" or (found == exact.to(x.dtype)).double().mean() > 0.98
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
@@ -168,10 +166,13 @@ def test_what_is_not_finite_stays_where_it_is(dtype: torch.dtype) -> None:
     changed = x.clone()
     changed[3, 5], changed[7, 9] = torch.nan, torch.inf
     others = [row for row in range(64) if row not in (3, 7)]
-    found = rms_norm.rms_norm(changed, weight, 1e-6)
+    found = norm.rms_norm(changed, weight, 1e-6)
     assert found[3].isnan().all()
     assert found[7, 9].isnan()
-    assert torch.equal(found[others], rms_norm.rms_norm(x, weight, 1e-6)[others])
+    assert torch.equal(found[others], norm.rms_norm(x, weight, 1e-6)[others])
+    found = norm.layer_norm(changed, weight, weight, 1e-6)
+    assert found[[3, 7]].isnan().all()
+    assert torch.equal(found[others], norm.layer_norm(x, weight, weight, 1e-6)[others])
     found = gate.gate_(functional.silu, changed.clone(), torch.ones_like(x))
     assert found[3, 5].isnan()
     assert (~found.isfinite()).nonzero().tolist() == [[3, 5], [7, 9]]
@@ -189,7 +190,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> list[tor
 
 
 def test_a_model_uses_norms_in_any_layout_and_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = noted(monkeypatch, "rms_norm", rms_norm.rms_norm)
+    used = noted(monkeypatch, "rms_norm", norm.rms_norm)
     layer = LlamaRMSNorm(128)
     layer.weight.data.uniform_(0.5, 1.5)
     x = torch.randn(320, 8, 128).transpose(0, 1)
@@ -199,6 +200,32 @@ def test_a_model_uses_norms_in_any_layout_and_number_of_threads(monkeypatch: pyt
         assert torch.equal(layer(x), alone)
     assert used == [x.shape] * 2
     torch.testing.assert_close(alone, normalized(x, layer.weight, 1e-6), rtol=1e-6, atol=0)
+
+
+def test_a_model_uses_layer_norms_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = noted(monkeypatch, "layer_norm", norm.layer_norm)
+    layer, x = nn.LayerNorm(128, eps=1e-3).bfloat16(), 1 + 3 * torch.randn(320, 8, 128).bfloat16()
+    with torch.no_grad():
+        layer.weight.uniform_(0.5, 1.5)
+        layer.bias.normal_()
+        before = layer(x)
+    with fast_inference(nn.Sequential(layer)):
+        assert layer(x).requires_grad
+        with torch.inference_mode():
+            found = layer(x)
+    assert used == [x.shape]
+    torch.testing.assert_close(found, before, rtol=2**-7, atol=2**-9)
+    assert (found == before).double().mean() > 0.99
+
+
+def test_other_layer_norms_are_left_alone() -> None:
+    x = torch.randn(320, 8, 128)
+    for layer in (nn.LayerNorm(128), nn.LayerNorm((8, 128)), nn.LayerNorm(128, elementwise_affine=False)):
+        for dtype in DTYPES.values():
+            layer, own = layer.to(dtype), x.to(dtype)
+            with torch.inference_mode(), fast_inference(nn.Sequential(nn.Linear(1, 1), layer)):
+                if layer.normalized_shape != (128,) or dtype == torch.float32 or layer.bias is None:
+                    assert torch.equal(layer(own), nn.LayerNorm.forward(layer, own))
 
 
 def gated_layer(**settings: Any) -> LlamaMLP:
@@ -269,16 +296,24 @@ def test_other_layers_of_that_name_are_left_alone() -> None:
 
 def test_what_does_not_suit_takes_torchs_operations() -> None:
     fine, weight = torch.randn(300, 128), torch.ones(128)
-    assert rms_norm.suits_rms_norm(fine, weight)
+    assert norm.suits_rms_norm(fine, weight)
     silu, half = functional.silu, fine.bfloat16()
     assert gate.suits_gate(silu, fine, fine.clone())
     assert gate.suits_gate(functional.gelu, half, half.clone())
     assert lookup.suits_lookup(half)
     for x in (fine.double(), fine[:10], fine[:, :100], fine.half()):
-        assert not rms_norm.suits_rms_norm(x, weight.to(x.dtype)[: x.shape[1]])
+        own = weight.to(x.dtype)[: x.shape[1]]
+        assert not norm.suits_rms_norm(x, own)
+        assert not norm.suits_layer_norm(x, own, own)
         assert not gate.suits_gate(silu, x, x)
         assert not lookup.suits_lookup(x)
-    assert not rms_norm.suits_rms_norm(half, weight)
+    assert not norm.suits_rms_norm(half, weight)
+    one = weight.bfloat16()
+    assert norm.suits_layer_norm(half, one, one)
+    assert not norm.suits_layer_norm(fine, weight, weight)
+    assert not norm.suits_layer_norm(half, one, weight)
+    assert not norm.suits_layer_norm(half, one, one.clone().requires_grad_())
+    assert not norm.suits_layer_norm(half.view(-1, 4, 128), one.expand(4, 128), one.expand(4, 128))
     assert not gate.suits_gate(silu, fine, fine[:1])
     assert not gate.suits_gate(silu, half, fine)
     assert not gate.suits_gate(functional.gelu, fine, fine.clone())
@@ -291,9 +326,9 @@ def test_what_does_not_suit_takes_torchs_operations() -> None:
     assert not rotary.suits_rotary(q[..., :60], *turns[..., :60])
     assert not rotary.suits_rotary(q, *turns[:, 0])
     assert not rotary.suits_rotary(q.bfloat16(), *turns)
-    assert not rms_norm.suits_rms_norm(fine.requires_grad_(), weight)
+    assert not norm.suits_rms_norm(fine.requires_grad_(), weight)
     with torch.inference_mode():
-        assert rms_norm.suits_rms_norm(fine, weight)
+        assert norm.suits_rms_norm(fine, weight)
 
 
 def _cut(values: Any, builder: Any, dropped: int) -> Any:
@@ -311,12 +346,16 @@ def _exponential(module: Any, builder: Any, x: Any) -> Any:
     return _cut(_exact_exponential(module, builder, x), builder, 6)
 
 
+def _broadcast(builder: Any, number: Any, lanes: int) -> Any:
+    return _cut(broadcast(builder, number, lanes), builder, 18)
+
+
 def _load(builder: Any, *place: Any) -> Any:
     return _cut(load(builder, *place), builder, 1)
 
 
 _exact_exponential = gate_program._exponential
-PLANTED = {"norm": ("rounded", _rounded), "rotary": ("rounded", _rounded)}
+PLANTED = {"norm": ("broadcast", _broadcast), "rotary": ("rounded", _rounded)}
 PLANTED |= {"gate": ("_exponential", _exponential), "lookup": ("load", _load)}
 
 
@@ -336,10 +375,10 @@ def test_code_that_is_wrong_is_not_used(case: Sequence[Any], monkeypatch: pytest
 def test_without_llvmlite_torch_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.delitem(sys.modules, "privctl.machine_code.compiling")
-    for name in ("gate_program", "lookup_program", "rms_norm_program", "rotary_program", "numbers"):
+    for name in ("gate_program", "lookup_program", "norm_program", "rotary_program", "numbers"):
         monkeypatch.delitem(sys.modules, f"privctl.models.fused.{name}")
         monkeypatch.delattr(f"privctl.models.fused.{name}")
-    assert not rms_norm.suits_rms_norm(torch.randn(300, 128), torch.ones(128))
+    assert not norm.suits_rms_norm(torch.randn(300, 128), torch.ones(128))
     assert not gate.suits_gate(functional.silu, torch.randn(300, 128), torch.ones(300, 128))
     assert not lookup.suits_lookup(torch.ones(300, 128).bfloat16())
     assert not rotary.suits_rotary(torch.randn(4, 100, 3, 64).transpose(1, 2), *torch.ones(2, 1, 100, 64))
