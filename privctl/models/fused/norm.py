@@ -44,12 +44,12 @@ def layer_norm(values: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> 
 
 
 def _normalized(code: SharedCode, values: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    from privctl.models.fused.norm_program import NormFields
+    from privctl.models.fused.norm_program import RowNormFields
 
     values, weight, bias = values.contiguous(), weight.contiguous(), bias.contiguous()
     outputs, size = torch.empty_like(values), values.shape[-1]
     addresses = values.data_ptr(), weight.data_ptr(), bias.data_ptr(), outputs.data_ptr()
-    run(code, values.numel() // size, 0, NormFields(*addresses, size, bits_of(epsilon)))
+    run(code, values.numel() // size, 0, RowNormFields(*addresses, size, bits_of(epsilon)))
     return outputs
 
 

@@ -26,7 +26,7 @@ from privctl.models.fused.numbers import ELEMENTS, read, rounded, write
 _SUMS = 4
 
 
-class NormFields(NamedTuple):
+class RowNormFields(NamedTuple):
     """The part of the array of work after its header.
 
     ``inputs`` (rows, size), ``weight`` and ``bias`` (size,) and ``outputs`` (rows, size) are addresses of contiguous
@@ -48,7 +48,7 @@ def assembly(kind: str, lanes: int, *, centred: bool) -> str:
     RMSNorm rounds the normalized row to ``kind``, and then its product with the weight. LayerNorm rounds the result.
     """
     module = ir.Module("norm")
-    work = WorkFunction(module, "norm", NormFields._fields)
+    work = WorkFunction(module, "norm", RowNormFields._fields)
     builder, fused = work.builder, multiply_add(module, lanes)
     sqrt = ir.Function(module, ir.FunctionType(FLOAT, [FLOAT]), "llvm.sqrt.f32")
     inputs, weight, bias, outputs = work.addresses("inputs", "weight", "bias", "outputs")
