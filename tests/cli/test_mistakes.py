@@ -101,6 +101,7 @@ def files(folder: Path) -> dict[str, bytes | None]:
 
 
 TRAIN = ["retrain", "dp-sgd", "base", "--epsilon", "8", "--steps", "2", "--batch-size", "4", "-o", "out"]
+EXTRACT = ["audit", "extraction", "base", "--train", "train.jsonl", "--held-out", "mails.jsonl", "--prefix-tokens", "1"]
 SCORE = ["audit", "score-records", "base", "--members", "train.jsonl", "--nonmembers", "mails.jsonl"]
 PROTECT = ["secrets", "plan", "mails.jsonl", "--steps", "9", "--batch-size", "3", "-o", "p.safetensors", "--secrets"]
 PLAIN = ["retrain", "plain", "base", "--steps", "2", "--batch-size", "4", "-o", "out"]
@@ -180,6 +181,7 @@ MISTAKES = [
     ([*TRAIN, "--data", "train.jsonl", "--bf16", "--device", "quantum"], 2, "quantum"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "mails.jsonl", "-o", "/"], 2, "a name of its own"),
     (["audit", "base", "--canaries", "mails.jsonl"], 3, "canary plant"),
+    ([*EXTRACT, "--suffix-tokens", "2", "--prompts", "text.parquet"], 3, "text.parquet"),
     (["audit", "base", "--secrets", "book.jsonl"], 2, "--data"),
     (["canary", "plant", "mails.jsonl", "-o", "."], 2, "a name of its own"),
     (["noise", "base", "--noise-stddev", "0.1", "-o", "."], 2, "a name of its own"),
