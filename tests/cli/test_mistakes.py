@@ -82,6 +82,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.gz").write_bytes((folder / "second.jsonl.gz").read_bytes()[:-20])
     lines(folder / "book.jsonl", [{"id": "email-1", "kind": "email", "value": "a0@example.org", "records": [99]}])
     (folder / "text.parquet").write_text("no table")
+    lines(folder / "twelve.jsonl", [{"text": f"the cat sat on {i} mats"} for i in range(12)])
     (folder / "loop.jsonl").symlink_to("loop.jsonl")
     (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0\0")
     (folder / "model.onnx").write_bytes(b"\x08\x07\x12\x07pytorch")
@@ -181,6 +182,11 @@ MISTAKES = [
     ([*TRAIN, "--data", "train.jsonl", "--bf16", "--device", "quantum"], 2, "quantum"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "mails.jsonl", "-o", "/"], 2, "a name of its own"),
     (["audit", "base", "--canaries", "mails.jsonl"], 3, "canary plant"),
+    (
+        ["audit", "base", "--members", "twelve.jsonl", "--nonmembers", "mails.jsonl", "--shadow", "hub"],
+        3,
+        "hub holds no",
+    ),
     ([*EXTRACT, "--suffix-tokens", "2", "--prompts", "text.parquet"], 3, "text.parquet"),
     (["audit", "base", "--secrets", "book.jsonl"], 2, "--data"),
     (["canary", "plant", "mails.jsonl", "-o", "."], 2, "a name of its own"),
