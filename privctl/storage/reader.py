@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -389,6 +390,7 @@ def _tilde_advice(path: Path) -> str:
 
 def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
-    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+    # A link that leads back to itself is no file either.
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)) or error.errno == errno.ELOOP:
         return missing_file(path)
     return FileSystemError(f"{path} cannot be read: {error.strerror}")
