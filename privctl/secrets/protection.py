@@ -163,6 +163,10 @@ def require_no_other_tensors(path: Path) -> None:
 
 def read_protection(path: Path) -> Protection:
     """The plan at ``path``; raises InputError for any other file, and for an inconsistent plan."""
+    if path.is_file() and path.suffix != ".safetensors":
+        raise InputError(
+            f"{path} is not a plan of protection; give the .safetensors file that privctl secrets plan wrote"
+        )
     with SafetensorsFile(path) as file:
         if _KEY not in file.metadata:
             raise InputError(f"{path} does not hold {_WHAT}")

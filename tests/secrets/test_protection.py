@@ -78,6 +78,15 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
         read_protection(path)
 
 
+def test_what_is_no_plan_is_told_as_that(tmp_path: Path) -> None:
+    book = tmp_path / "book.jsonl"
+    book.write_text('{"id": "email-1"}\n')
+    with pytest.raises(
+        InputError, match="is not a plan of protection; give the .safetensors file that privctl secrets"
+    ):
+        read_protection(book)
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.safetensors"
     write_arrays(path, {"weights": np.ones(3)}, {})
