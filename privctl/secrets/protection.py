@@ -212,8 +212,9 @@ def _is_consistent(plan: Protection) -> bool:
         and _are_within(plan.probabilities, 0, 1)
         and _are_within(plan.records, 0, examples - 1)
         and bool(plan.probabilities.any())
-        and all(_are_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
-        and bool((plan.budgets >= 0).all() and (plan.information >= 0).all())
+        and bool(((plan.priors > 0) & (plan.priors < plan.posteriors) & (plan.posteriors < 1)).all())
+        and _are_within(plan.posterior_bounds, 0, 1)
+        and bool(((plan.budgets >= 0) & np.isfinite(plan.budgets)).all() and (plan.information >= 0).all())
         and not bool(((plan.curve_bounds < 0) | (plan.curve_bounds > 1)).any())
     )
 
