@@ -20,7 +20,7 @@ from audits.extraction.pairs import pair_shape
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
 from audits.extraction.summary import Texts, quantities, summarize
-from audits.extraction.untargeted import SpanSearch, Untargeted, attack
+from audits.extraction.untargeted import SpanSearch, Untargeted, attack, prompts_of
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     USUAL_TOKENS,
@@ -87,6 +87,8 @@ class ExtractionAudit:
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
         columns = replace(with_chat(columns, model), pair=pairs)
         self._columns = columns
+        outside = request.untargeted
+        self._prompts = () if outside is None else prompts_of(model, outside, self._shape.suffix, request.seed, columns)
         limit = None if self._coins is not None else request.records
         samples = [
             sample(model, self._shape, path, limit=limit, seed=request.seed, columns=columns, progress=progress)
@@ -241,6 +243,7 @@ class ExtractionAudit:
         found = attack(
             self._model,
             request.untargeted,
+            self._prompts,
             SpanSearch(
                 span=self._shape.suffix,
                 law=request.law,

@@ -9,6 +9,9 @@ import torch
 
 from privctl.domain.errors import CommandError
 
+#: Divided by far less, logits overflow.
+_LEAST_TEMPERATURE = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingLaw:
@@ -24,8 +27,11 @@ class SamplingLaw:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise CommandError(f"--temperature is {self.temperature:g}; it must be a finite number above 0")
+        if not _LEAST_TEMPERATURE <= self.temperature < math.inf:
+            raise CommandError(
+                f"--temperature is {self.temperature:g}; it must be finite and at least {_LEAST_TEMPERATURE:g}, where "
+                "next to nothing but the most likely token is drawn (--greedy-only)"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise CommandError(f"--top-k is {self.top_k}; it must be at least 1, the number of tokens to draw from")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -164,9 +164,22 @@ class Untargeted:
         return tuple(lines)
 
 
+def prompts_of(
+    model: LanguageModel, request: UntargetedRequest, span: int, seed: int, columns: Columns
+) -> tuple[PromptSet, ...]:
+    """The prompts that ``request`` asks for, truncated to what fits before what is written.
+
+    Raises as ``prompts.from_file`` and ``UntargetedRequest.length`` do.
+    """
+    room = _ROOM if model.context is None else model.context - request.length(model, span)
+    of_file = (prompt_sets.from_file(model, request.prompts, columns, room),) if request.prompts is not None else ()
+    return (*of_file, *(prompt_sets.repetitions(model, seed, room) if request.divergence else ()))
+
+
 def attack(
     model: LanguageModel,
     request: UntargetedRequest,
+    sets: Sequence[PromptSet],
     asked: SpanSearch,
     samples: Sequence[WindowSample],
     *,
@@ -174,21 +187,18 @@ def attack(
     progress: Progress = unseen,
     coins: SplitCoins | None = None,
 ) -> Untargeted:
-    """Continue the prompts, and search what is written for spans of the files of both ``samples``, as ``asked``.
+    """Continue the prompts of ``sets``, and search what is written for spans of both ``samples``' files, as ``asked``.
 
     Equally many records of both files are compared. If ``coins`` assigned the sides, records are selected from both
     files together, by digest, and all of them are compared.
     """
     span, columns = asked.span, asked.columns
     tokens, edits = request.length(model, span), int(NEAR[0] * span)
-    room = _ROOM if model.context is None else model.context - tokens
     queries = Queries(
         count=1 if asked.greedy_only else request.continuations, tokens=tokens, law=asked.law, seed=request.seed
     )
     drawn_by = queries.seeded(workers)
     result = Untargeted(outcomes=(), queries=queries, seed=drawn_by, edits=edits, drawn=coins is not None)
-    sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
-    sets += prompt_sets.repetitions(model, asked.seed, room) if request.divergence else ()
     written = []
     for number, each in enumerate(sets):
         size = len(each.rows) * queries.count * tokens / workers.size

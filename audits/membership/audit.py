@@ -133,8 +133,11 @@ class MembershipAudit:
         costs = self._questions.cost(self._work), self._differentiator.cost(self._asking)
         self.cost = "; ".join(filter(None, costs))
         self._weights = weights
-        if request.attacks and not self._as_one:
-            self._choose_attacks(self._with_shadows(self._before_scores(referred=reference is not None)))
+        chosen = request.attacks and not self._as_one
+        if chosen or request.shadow is not None:  # what does not fit is refused before the audit begins
+            candidates = self._with_shadows(self._before_scores(referred=reference is not None))
+            if chosen:
+                self._choose_attacks(candidates)
         self._reference = None if reference is None else reference(self._work.records)
 
     def _check(self, request: MembershipRequest) -> None:

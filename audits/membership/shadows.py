@@ -107,6 +107,8 @@ def read_shadow(path: Path) -> ShadowScores:
         digests = arrays["digests"].reshape(-1, _DIGEST_SIZE)
         index, settings, weights = int(about["index"]), dict(about["settings"]), str(about["weights"])
         lp, included, seed = arrays["lp"], arrays["included"], int(settings["seed"])
+        if index < 0 or seed < 0:
+            raise ValueError("a generator takes no such seed")
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path} does not hold the scores of a shadow model; give what privctl shadow wrote") from None
     if not len(lp) == len(included) == len(digests):

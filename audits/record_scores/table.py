@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +88,9 @@ def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRe
 
 
 def _parquet(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
-    chosen = columns.scores
-    if chosen == ScoreColumns().scores:
-        chosen = attacks_in(paths) or chosen
-    read = read_parts(paths, columns.record, columns.member, chosen)
+    if columns.scores == ScoreColumns().scores:
+        columns = replace(columns, scores=attacks_in(paths) or columns.scores)
+    read = read_parts(paths, columns.record, columns.member, columns.scores)
     return ScoredRecords(
         member=read.member, scores=read.scores, ids=read.ids, skipped=read.left_out, precision=read.precision
     )

@@ -14,6 +14,7 @@ from audits.scores.rows import Rows, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
 from audits.scores.tasks import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
+from privctl.data.labels import quoted_label
 from privctl.data.pixels import image_facts
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
@@ -311,11 +312,12 @@ def label_numbers(model: LanguageModel) -> dict[str, int]:
 
 def number_of(labels: dict[str, int], name: str | None, line: int, model: LanguageModel) -> int:
     """The number of the label ``name`` of the record on ``line``. Raises InputError for an unknown label."""
+    given = name or ""
     try:
-        return labels[name or ""]
+        return labels[given]
     except KeyError:
         known_names = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
         raise InputError(
-            f"the record on line {line} has the label {name!r}, which {model.path} does not know (its config.json "
-            f"names {known_names}); give the labels the model was trained with"
+            f"the record on line {line} has the label {quoted_label(given)}, which {model.path} does not know (its "
+            f"config.json names {known_names}); give the labels the model was trained with"
         ) from None

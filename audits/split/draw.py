@@ -12,7 +12,7 @@ import heapq
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,9 +85,8 @@ def draw_split(request: SplitRequest) -> SplitManifest:
     coins = _Coins(key=key, of_groups=request.group_by is not None)
     chosen, units, included_units = _choose_units(request, coins)
     drawn_lines: dict[bytes, bool] = {}
-    with writing(request.folder):
-        request.folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(_made(request.folder))
         files = {path.name: stack.enter_context(PendingFile(path)) for path in request.written}
         outputs = {name: _Output(file) for name, file in files.items() if name != NAME}
         lines = 0
@@ -169,6 +168,21 @@ class _Output:
         self._digest.update(block)
         self._pending.write_at(self._position, block)
         self._position += len(block)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make ``folder`` unless it exists; if the body fails, remove it again if it was made and is empty."""
+    existed = folder.exists()
+    with writing(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _check_paths(request: SplitRequest) -> None:

@@ -163,7 +163,9 @@ class Subcommand(WithRareOptions):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if ctx.parent is None or not os.path.exists(name):
+            # A wrong value shows that the subcommand was meant.
+            wrong_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+            if ctx.parent is None or wrong_value or not os.path.exists(name):
                 raise
             raise click.UsageError(
                 f"{error.format_message()} Here {name} is the subcommand; for the file or folder of that name write "

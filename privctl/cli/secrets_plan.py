@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from privctl.secrets.plan.targets import PosteriorTargets
 
 _SWEEP = "sweep"
+#: Floats cannot hold the weights that far smaller caps leave.
+_LEAST_CAP = 1e-100
 
 
 @DATA
@@ -174,8 +176,8 @@ def _caps(text: str | None) -> tuple[float | None, ...]:
                 f"--cap is {text!r}; expected numbers such as 5 or 2,5,10, or the word {_SWEEP}"
             ) from None
     for value in caps:
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise CommandError(f"--cap is {value:g}; it must be a finite number above 0")
+        if value is not None and not (math.isfinite(value) and value >= _LEAST_CAP):
+            raise CommandError(f"--cap is {value:g}; it must be a finite number of at least {_LEAST_CAP:g}")
     return tuple(dict.fromkeys(caps))
 
 

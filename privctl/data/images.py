@@ -14,6 +14,7 @@ from PIL import Image
 from privctl.data.columns import USUAL, Columns, HeadKind
 from privctl.data.decoded import Decoded
 from privctl.data.decoding import array_of, charged_bytes, open_image, size_mismatch
+from privctl.data.labels import quoted_label
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
 from privctl.data.places import ARROW, IMAGES, PARQUET, SOUNDS, data_files, found, holds_classes
@@ -286,7 +287,7 @@ def _names(path: Path, labels: NDArray[Any], places: Sequence[str]) -> tuple[str
     names = tuple(label_names[i] for i in which.tolist())
     bad = next((i for i, name in enumerate(names) if not name or name.startswith("-")), None)
     if bad is not None:
-        raise InputError(f"{places[bad]} has the label {names[bad]!r}; expected a name, or a number from 0")
+        raise InputError(f"{places[bad]} has the label {quoted_label(names[bad])}; expected a name, or a number from 0")
     return names
 
 

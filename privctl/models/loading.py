@@ -31,7 +31,8 @@ from privctl.models.sounds import SoundFacts, sound_facts
 from privctl.models.unfilled import without_parameters
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
+from privctl.storage.reader import SafetensorsFile, open_checkpoint
+from privctl.storage.weight_files import weight_files
 
 #: Tasks whose head may be newly initialized.
 _HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
@@ -192,13 +193,8 @@ def _names(config: Any) -> tuple[str, ...]:
 
 
 def without_weights(path: Path) -> bool:
-    """Whether a folder holds only an architecture. Pickles and GGUF files count as weights, which must be converted."""
-    if not path.is_dir():
-        return False
-    weights = (SINGLE_NAME, INDEX_NAME)
-    return not any((path / name).exists() for name in weights) and not any(
-        next(path.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors")
-    )
+    """Whether a folder holds only an architecture. Weights of other formats count as well; they must be converted."""
+    return path.is_dir() and not weight_files(path)
 
 
 def _check_settings(

@@ -163,6 +163,10 @@ def require_no_other_tensors(path: Path) -> None:
 
 def read_protection(path: Path) -> Protection:
     """The plan at ``path``; raises InputError for any other file, and for an inconsistent plan."""
+    if path.is_file() and path.suffix != ".safetensors":
+        raise InputError(
+            f"{path} is not a plan of protection; give the .safetensors file that privctl secrets plan wrote"
+        )
     with SafetensorsFile(path) as file:
         if _KEY not in file.metadata:
             raise InputError(f"{path} does not hold {_WHAT}")
@@ -208,8 +212,9 @@ def _is_consistent(plan: Protection) -> bool:
         and _are_within(plan.probabilities, 0, 1)
         and _are_within(plan.records, 0, examples - 1)
         and bool(plan.probabilities.any())
-        and all(_are_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
-        and bool((plan.budgets >= 0).all() and (plan.information >= 0).all())
+        and bool(((plan.priors > 0) & (plan.priors < plan.posteriors) & (plan.posteriors < 1)).all())
+        and _are_within(plan.posterior_bounds, 0, 1)
+        and bool(((plan.budgets >= 0) & np.isfinite(plan.budgets)).all() and (plan.information >= 0).all())
         and not bool(((plan.curve_bounds < 0) | (plan.curve_bounds > 1)).any())
     )
 

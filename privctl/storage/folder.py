@@ -8,14 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from privctl.domain.errors import InputError
 from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint, open_checkpoint
+from privctl.storage.weight_files import WEIGHTS
 
 #: Prefix of the role, in a report, of a file of an adapter's base model.
 BASE_ROLE = "base-"
-#: Suffixes of files that hold weights, in any framework's format.
-_WEIGHTS = (
-    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".pkl", ".pickle"),
-    *(".onnx", ".tflite", ".npz", ".npy", ".ot", ".nemo", ".mlmodel", ".safetensors.index.json", ".bin.index.json"),
-)
 #: Name prefixes of files that make a loader add an adapter's weights.
 _ADAPTERS = ("adapter_config.json", "adapter_model")
 #: Suffixes of files besides weights that only loaders read, and of all those that loaders read.
@@ -42,7 +38,7 @@ def files_of(folder: Path) -> Iterator[Path]:
         for name in sorted({*names, *linked}):
             path = Path(root) / name
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _is_for_people(name)):
+            if name in linked or (name.lower().endswith(WEIGHTS) if hidden else not _is_for_people(name)):
                 yield path
 
 
@@ -100,7 +96,7 @@ def check_links(folder: Path) -> None:
 
 def holds_weights(name: str) -> bool:
     """Whether the file ``name`` in a model's folder holds weights, or makes a loader add some."""
-    weights = PurePosixPath(name.lower()).name.endswith(_WEIGHTS)
+    weights = PurePosixPath(name.lower()).name.endswith(WEIGHTS)
     return name not in (SINGLE_NAME, INDEX_NAME) and (weights or adds_weights(name))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from privctl.domain.errors import FileSystemError, InputError, PrivctlError
 from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_weights
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
+from privctl.storage.weight_files import weight_files
 
 INDEX_NAME = "model.safetensors.index.json"
 #: The files that peft writes for an adapter: its weights, and its base model and settings.
@@ -208,7 +210,7 @@ def _class_of(path: Path) -> str:
 
 
 def no_weights(path: Path) -> InputError:
-    """The error for a directory without safetensors, with advice on what it holds instead."""
+    """The error for a directory without safetensors that can be read, with advice on what it holds instead."""
     pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
     if pickles:
         return InputError(
@@ -220,6 +222,8 @@ def no_weights(path: Path) -> InputError:
     if gguf:
         return InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
     if (path / "config.json").is_file():
+        if names := weight_files(path):
+            return InputError(f"{path} {_holds_instead(path, names)}; to train from random weights, add --from-scratch")
         return InputError(
             f"{path} holds a config.json and no weights: an architecture, which privctl retrain trains; give a model "
             "that has weights"
@@ -230,6 +234,15 @@ def no_weights(path: Path) -> InputError:
         f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds "
         f"one{such}"
     )
+
+
+def _holds_instead(path: Path, names: Sequence[str]) -> str:
+    """What is wrong with the weights in ``path``, of which ``names`` are all files, and what to do about it."""
+    if lost := [name for name in (SINGLE_NAME, INDEX_NAME) if name in names]:
+        return f"has a {lost[0]} that is not a file, or a link to none; put the file in its place"
+    if shards := [name for name in names if name.endswith(".safetensors")]:
+        return f"holds {shards[0]}, but no {INDEX_NAME}, which says what is in it; copy it too, or save the model again"
+    return f"holds {names[0]}, but no weights in safetensors; save the model in that format"
 
 
 #: Names of models on the Hugging Face hub: NAME or OWNER/NAME.
@@ -377,6 +390,7 @@ def _tilde_advice(path: Path) -> str:
 
 def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
-    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+    # A link that leads back to itself is no file either.
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)) or error.errno == errno.ELOOP:
         return missing_file(path)
     return FileSystemError(f"{path} cannot be read: {error.strerror}")

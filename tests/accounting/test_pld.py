@@ -265,6 +265,7 @@ def test_a_bound_always_exists_where_the_distribution_is_lost_in_rounding() -> N
     steps = [RepeatedPair(Sampled(Gaussian(0.18), 1e-12), 10_000_000)]
     assert compose(steps, log_delta=math.log(1e-5)).epsilon(1e-5) == 0
     assert compose(steps, log_delta=math.log(1e-300)).epsilon(1e-300) < 1
+    assert compose(steps, log_delta=math.log(1e-320)).epsilon(1e-320) < 1  # so small that products with it are 0
     # A bounded loss is never infinite.
     wide = compose([RepeatedPair(Laplace(1.2e-3), 300_000)], log_delta=math.log(1e-5)).epsilon(1e-5)
     assert 0.99 * 300_000 / 1.2e-3 < wide < 300_000 / 1.2e-3 * 1.001

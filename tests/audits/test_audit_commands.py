@@ -95,6 +95,16 @@ def test_a_model_called_like_a_subcommand_is_not_mistaken_for_it(
     assert [request.model for request in asked] == [Path(name), Path(name)]
 
 
+def test_a_wrong_value_is_no_reason_to_doubt_the_subcommand(
+    asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("split").mkdir()  # as privctl audit split -o split made it
+    assert run(["audit", "split", "a.jsonl", "-o", "split", "--records", "many"]) == 2
+    stderr = capsys.readouterr().err
+    assert "'many' is not a valid integer" in stderr
+    assert "subcommand" not in stderr
+
+
 def test_nothing_is_said_of_folders_where_there_is_none(
     asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:

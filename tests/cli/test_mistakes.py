@@ -82,6 +82,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.gz").write_bytes((folder / "second.jsonl.gz").read_bytes()[:-20])
     lines(folder / "book.jsonl", [{"id": "email-1", "kind": "email", "value": "a0@example.org", "records": [99]}])
     (folder / "text.parquet").write_text("no table")
+    lines(folder / "twelve.jsonl", [{"text": f"the cat sat on {i} mats"} for i in range(12)])
     (folder / "loop.jsonl").symlink_to("loop.jsonl")
     (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0\0")
     (folder / "model.onnx").write_bytes(b"\x08\x07\x12\x07pytorch")
@@ -101,6 +102,7 @@ def files(folder: Path) -> dict[str, bytes | None]:
 
 
 TRAIN = ["retrain", "dp-sgd", "base", "--epsilon", "8", "--steps", "2", "--batch-size", "4", "-o", "out"]
+EXTRACT = ["audit", "extraction", "base", "--train", "train.jsonl", "--held-out", "mails.jsonl", "--prefix-tokens", "1"]
 SCORE = ["audit", "score-records", "base", "--members", "train.jsonl", "--nonmembers", "mails.jsonl"]
 PROTECT = ["secrets", "plan", "mails.jsonl", "--steps", "9", "--batch-size", "3", "-o", "p.safetensors", "--secrets"]
 PLAIN = ["retrain", "plain", "base", "--steps", "2", "--batch-size", "4", "-o", "out"]
@@ -180,6 +182,12 @@ MISTAKES = [
     ([*TRAIN, "--data", "train.jsonl", "--bf16", "--device", "quantum"], 2, "quantum"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "mails.jsonl", "-o", "/"], 2, "a name of its own"),
     (["audit", "base", "--canaries", "mails.jsonl"], 3, "canary plant"),
+    (
+        ["audit", "base", "--members", "twelve.jsonl", "--nonmembers", "mails.jsonl", "--shadow", "hub"],
+        3,
+        "hub holds no",
+    ),
+    ([*EXTRACT, "--suffix-tokens", "2", "--prompts", "text.parquet"], 3, "text.parquet"),
     (["audit", "base", "--secrets", "book.jsonl"], 2, "--data"),
     (["canary", "plant", "mails.jsonl", "-o", "."], 2, "a name of its own"),
     (["noise", "base", "--noise-stddev", "0.1", "-o", "."], 2, "a name of its own"),

@@ -243,6 +243,7 @@ def test_what_comes_next_is_said(data: Path, secrets: Path, tmp_path: Path, caps
     ("more", "code", "part"),
     [
         (["--cap", "0"], 2, "--cap is 0"),
+        (["--cap", "1e-320"], 2, "finite number of at least 1e-100"),
         (["--cap", "x"], 2, "expected numbers such as 5"),
         (["--cap", "nan"], 2, "--cap is nan"),
         (["--prior", "0.2"], 2, "above the prior"),

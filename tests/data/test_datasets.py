@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from privctl.data.images import read_images
-from privctl.data.labels import LabelSet, labels_of, numbers_of
+from privctl.data.labels import LabelSet, labels_named, labels_of, numbers_of
 from privctl.data.rows import Stretch
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError
@@ -141,6 +141,29 @@ def test_a_label_in_other_case() -> None:
         LabelSet(("neg", "Pos")).number("POS", "row 1")
 
 
+def test_a_file_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_bytes(b"\xef\xbb\xbfneg\r\npos\r\n")  # as Windows writes it
+    assert labels_named(str(path)) == ("neg", "pos")
+    path.write_text("\n\n")
+    with pytest.raises(CommandError, match=r"labels\.txt holds no name"):
+        labels_named(str(path))
+
+
+def test_errors_do_not_quote_texts_in_the_place_of_labels() -> None:
+    text = "a patient's words, " * 9
+    for raised in (lambda: LabelSet(("neg", "pos")).number(text, "row 1"), lambda: labels_of([text], "a.jsonl")):
+        with pytest.raises(InputError, match="label of 171 characters") as error:
+            raised()
+        assert "patient" not in str(error.value)
+
+
+def test_a_label_of_thousands_of_digits_is_a_name() -> None:
+    assert labels_of(["9" * 5000, "1"], "x").names == ("1", "9" * 5000)
+    with pytest.raises(InputError, match="label of 5000 characters, which is not one of '0', '1'"):
+        LabelSet(("0", "1")).number("9" * 5000, "row 1")
+
+
 def test_labels_that_do_not_work() -> None:
     with pytest.raises(InputError, match="a.jsonl has labels up to 3 but not 1; number them from 0"):
         labels_of(["0", "2", "3"], "a.jsonl")
@@ -150,7 +173,7 @@ def test_labels_that_do_not_work() -> None:
         labels_of(["x", "x"], "a.jsonl")
     with pytest.raises(InputError, match="line 2 has the label 'c', which is not one of 'a', 'b'"):
         numbers_of(["a", "c"], ["line 1", "line 2"], LabelSet(("a", "b")))
-    for names in (("a",), ("a", "a")):
+    for names in ((), ("a",), ("a", "a")):
         with pytest.raises(CommandError):
             LabelSet(names)
 

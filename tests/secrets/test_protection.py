@@ -66,6 +66,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         {"starts": np.array([0, 1, 2])},
         {"records": np.array([3, 0, 4])},
         {"priors": np.array([0.1])},
+        {"priors": np.array([0.001, 0])},
+        {"posteriors": np.array([0.1, 0.01])},
+        {"posteriors": np.array([0.1, 1])},
+        {"budgets": np.array([0.3, np.inf])},
         {"information": np.array([0.1, -1])},
         {"ids": ("a",)},
     ],
@@ -76,6 +80,15 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
         pending.commit()
     with pytest.raises(InputError, match="contradicts itself"):
         read_protection(path)
+
+
+def test_what_is_no_plan_is_told_as_that(tmp_path: Path) -> None:
+    book = tmp_path / "book.jsonl"
+    book.write_text('{"id": "email-1"}\n')
+    with pytest.raises(
+        InputError, match="is not a plan of protection; give the .safetensors file that privctl secrets"
+    ):
+        read_protection(book)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

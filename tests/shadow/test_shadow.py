@@ -336,6 +336,9 @@ def test_files_that_were_changed_are_refused(shadows: Path, tmp_path: Path) -> N
     path.write_bytes(whole.replace(included.tobytes(), np.sort(included).tobytes()))
     with pytest.raises(InputError, match="the coins of its seed 0 did not choose"):
         read_shadow(path)
+    path.write_bytes(whole.replace(b'\\"seed\\": 0', b'\\"seed\\":-1'))
+    with pytest.raises(InputError, match="does not hold the scores of a shadow model"):
+        read_shadow(path)
     save_file(load_file(path), path)
     with pytest.raises(InputError, match="does not hold the scores of a shadow model"):
         read_shadow(path)

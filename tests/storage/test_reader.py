@@ -202,6 +202,12 @@ def test_a_path_through_a_file(tmp_path: Path, write_model: WriteModel) -> None:
     assert "is not a file" in refused(tmp_path / "m.safetensors" / "x", "m.safetensors")
 
 
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="loop is not a file; check the path"):
+        read_text(tmp_path / "loop")
+
+
 def test_a_path_too_long_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises((InputError, FileSystemError), match="cannot be read|is not a file"):
         open_checkpoint(tmp_path / ("n" * 300))

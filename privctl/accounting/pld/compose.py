@@ -42,7 +42,9 @@ def compose(
         if estimate is None:
             break
         too_coarse = count * (1 + estimate.slope) * plan.interval**2 > 36 * precision * estimate.epsilon
-        inaccurate = composed.log_rounding_error(estimate.epsilon) > math.log(precision * delta)
+        inaccurate = (
+            composed.log_rounding_error(estimate.epsilon) > math.log(precision) + log_delta
+        )  # the product may be 0
         if not too_coarse and not inaccurate:
             break
         finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, estimate=estimate)

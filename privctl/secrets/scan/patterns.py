@@ -19,14 +19,15 @@ from privctl.storage.json_text import shown
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
 _GROUP = "secret"
-#: A program that compiles the expression on its standard input, within limits that any sensible expression meets.
+#: A program that compiles the expression on its standard input and matches it with an empty text, within limits that
+#: any sensible expression meets. One that calls itself without an end, such as (?R), fills the memory even there.
 _TRIAL = """
 import resource, sys
 import regex
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 try:
-    regex.compile(sys.stdin.buffer.read().decode())
+    regex.compile(sys.stdin.buffer.read().decode()).fullmatch("", timeout=1)
 except (regex.error, ValueError, OverflowError):
     pass  # the caller reports it
 """
@@ -99,7 +100,7 @@ def _compile(name: str, expression: str) -> regex.Pattern[str]:
     if trial.returncode:
         raise CommandError(
             f"--pattern {name} takes too much memory or time to prepare; avoid large counts of repetition within each "
-            "other"
+            "other, and patterns that call themselves, such as (?R)"
         )
     try:
         compiled = regex.compile(expression)

@@ -47,10 +47,6 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
         return None
     _check_settings(request)
     path, data = request.secrets.plan, request.data.train
-    if path.is_file() and path.suffix != ".safetensors":
-        raise InputError(
-            f"{path} is not a plan of protection; give the .safetensors file that privctl secrets plan wrote"
-        )
     protection = read_protection(path)
     if not protection.ids:
         raise InputError(f"{path} protects no secret; remove --secrets, or {_PLAN_AGAIN}")

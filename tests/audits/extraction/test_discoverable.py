@@ -90,7 +90,12 @@ def test_equal_logits_at_the_cut_stay_in() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
-    [({"temperature": 0}, "--temperature is 0"), ({"top_k": 0}, "--top-k is 0"), ({"top_p": 1.5}, "--top-p is 1.5")],
+    [
+        ({"temperature": 0}, "--temperature is 0"),
+        ({"temperature": 1e-320}, "--temperature is 9.99989e-321"),
+        ({"top_k": 0}, "--top-k is 0"),
+        ({"top_p": 1.5}, "--top-p is 1.5"),
+    ],
 )
 def test_impossible_laws_are_refused(settings: dict[str, float], complaint: str) -> None:
     with pytest.raises(CommandError, match=complaint):

@@ -393,6 +393,8 @@ def test_a_network_that_cannot_be_continued_says_so(
     asked = untargeted.SpanSearch(
         span=SPAN, law=SamplingLaw(), greedy_only=False, records=None, seed=0, columns=prompts.Columns()
     )
-    found = untargeted.attack(model, UntargetedRequest(divergence=True), asked, [], workers=ALONE)
+    request = UntargetedRequest(divergence=True)
+    sets = untargeted.prompts_of(model, request, SPAN, 0, prompts.Columns())
+    found = untargeted.attack(model, request, sets, asked, [], workers=ALONE)
     assert {omission.what for omission in found.omissions} == {DIVERGENCE, CONTROL}
     assert not found.outcomes

@@ -81,6 +81,12 @@ def test_parts_are_judged_as_one_file(tmp_path: Path) -> None:
     assert chosen.parameters["attack"] == ["column zlib"]
 
 
+@pytest.mark.parametrize("names", [{"member": "loss"}, {"record": "loss"}])
+def test_an_attack_that_the_file_names_has_no_other_use(tmp_path: Path, names: dict[str, str]) -> None:
+    with pytest.raises(CommandError, match=r"the columns .*loss.* are not all different"):
+        read_record_scores(written(tmp_path, parts_of(1)), ScoreColumns(**names))
+
+
 def test_parts_that_are_not_all_of_one_audit_are_refused(tmp_path: Path) -> None:
     first, second = written(tmp_path, parts_of(2))
 

@@ -24,10 +24,11 @@ from audits.split.manifest import commitment_of, encode_manifest, read_manifest
 from audits.split.power import USUAL_ATTACKS
 from audits.split.premises import of_training, premises
 from privctl.cli import run
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, FileSystemError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import read_report
+from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import file_digest, tag
 from tests.audits.membership.test_verdict import evidence
 from tests.audits.tiny import save_model, sentences, write_jsonl
@@ -132,6 +133,19 @@ def test_bad_requests_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFix
         assert run(["audit", "split", *words]) == code
         assert says in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.jsonl"]
+
+
+def test_a_split_that_does_not_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise FileSystemError("members.jsonl does not fit")
+
+    data = write_jsonl(tmp_path / "d.jsonl", sentences(60, 1))
+    monkeypatch.setattr(PendingFile, "write_at", full)
+    (tmp_path / "there").mkdir()
+    for name in ("new", "there"):
+        with pytest.raises(FileSystemError):
+            draw_split(SplitRequest(data=data, folder=tmp_path / name))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["d.jsonl", "there"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,26 @@ def test_a_checkpoint_is_used_unless_told_otherwise(tmp_path: Path) -> None:
         load_for_training(folder, TaskName.CAUSAL_LM)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("tf_model.h5", "holds tf_model.h5, but no weights in safetensors"),
+        ("model.onnx", "holds model.onnx, but no weights in safetensors"),
+        ("model.safetensors.incomplete", "holds model.safetensors.incomplete, but no weights in safetensors"),
+        ("model-00001-of-00002.safetensors", "holds model-00001-of-00002.safetensors, but no .*index.json"),
+    ],
+)
+def test_no_random_weights_replace_those_that_cannot_be_read(tmp_path: Path, name: str, advice: str) -> None:
+    folder = save_model(tmp_path / "llama")
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(InputError, match=f"{advice}.*; to train from random weights, add --from-scratch"):
+        load_for_training(folder, TaskName.CAUSAL_LM)
+    (folder / "model.safetensors").symlink_to("lost")
+    with pytest.raises(InputError, match="has a model.safetensors that is not a file, or a link to none"):
+        load_for_training(folder, TaskName.CAUSAL_LM)
+    assert load_for_training(folder, TaskName.CAUSAL_LM, from_scratch=True).initial_weights == "random"
+
+
 def test_a_classification_head_is_drawn_anew(tmp_path: Path) -> None:
     torch.manual_seed(0)
     base = BertModel(config("bert", vocab_size=63))

@@ -135,6 +135,7 @@ def test_a_name_is_given_once_and_an_expression_may_hold_any_sign() -> None:
             *("(?:(?:a{2000}){2000}){2000}", "--pattern p takes too much memory or time to prepare"),
             marks=pytest.mark.slow,
         ),
+        ("(?R)", "--pattern p takes too much memory or time to prepare"),
         ("(" * 3000 + ")" * 3000, "--pattern p takes too much memory or time to prepare"),
     ],
 )
