@@ -17,7 +17,7 @@ from privctl.domain.errors import FileSystemError, InputError, PrivctlError
 from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_weights
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
-from privctl.storage.weight_files import weight_files
+from privctl.storage.weight_files import last_checkpoint, weight_files
 
 INDEX_NAME = "model.safetensors.index.json"
 #: The files that peft writes for an adapter: its weights, and its base model and settings.
@@ -242,6 +242,8 @@ def _holds_instead(path: Path, names: Sequence[str]) -> str:
         return f"has a {lost[0]} that is not a file, or a link to none; put the file in its place"
     if shards := [name for name in names if name.endswith(".safetensors")]:
         return f"holds {shards[0]}, but no {INDEX_NAME}, which says what is in it; copy it too, or save the model again"
+    if names == [last_checkpoint(path)]:
+        return f"has weights only in its checkpoints, such as {names[0]}; give one of these, with a tokenizer"
     return f"holds {names[0]}, but no weights in safetensors; save the model in that format"
 
 

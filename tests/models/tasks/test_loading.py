@@ -101,10 +101,13 @@ def test_a_checkpoint_is_used_unless_told_otherwise(tmp_path: Path) -> None:
         ("model.onnx", "holds model.onnx, but no weights in safetensors"),
         ("model.safetensors.incomplete", "holds model.safetensors.incomplete, but no weights in safetensors"),
         ("model-00001-of-00002.safetensors", "holds model-00001-of-00002.safetensors, but no .*index.json"),
+        ("checkpoint-15/model.safetensors", "has weights only in its checkpoints, such as checkpoint-15"),
     ],
 )
 def test_no_random_weights_replace_those_that_cannot_be_read(tmp_path: Path, name: str, advice: str) -> None:
     folder = save_model(tmp_path / "llama")
+    for checkpoint in ("checkpoint-5", "checkpoint-15", "checkpoint-20"):
+        (folder / checkpoint).mkdir()
     (folder / "model.safetensors").rename(folder / name)
     with pytest.raises(InputError, match=f"{advice}.*; to train from random weights, add --from-scratch"):
         load_for_training(folder, TaskName.CAUSAL_LM)
