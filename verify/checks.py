@@ -22,7 +22,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.answers import Answer
 from verify.audits import consistency as audit_consistency
 from verify.audits.asked import unanswered_claims
-from verify.audits.canaries.conditions import check_named
+from verify.audits.canaries.conditions import check_canary_file, check_named
 from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
@@ -215,7 +215,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
     changed_copies, check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference,
-    _scanned, check_configurations, check_updates, check_warnings, check_observed, check_named,
+    _scanned, check_configurations, check_updates, check_warnings, check_observed, check_named, check_canary_file,
     check_searches, other_plans,
 )  # fmt: skip
 

@@ -93,7 +93,16 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     capsys.readouterr()
     assert run(["audit", str(output), *sides, "--attack", "loss", "--device", "cpu", "--force"]) == 0
     assert use in capsys.readouterr().err
+    stated = json.loads((tmp_path / "out.report.json").read_text())
+    forged = tmp_path / "forged.report.json"
+    for digest in ("another", "blake3:" + "0" * 64):
+        forged.write_text(
+            json.dumps({**stated, "parameters": {**stated["parameters"], "gradient_canaries_file": digest}})
+        )
+        assert run(["verify", str(forged), "-q"]) == 1
+    forged.unlink()
     evidence.write_text(evidence.read_text() + " ")
+    assert run(["verify", str(output), "-q"]) == 1
     assert run(["audit", str(output), "--device", "cpu", "--force"]) == 2
     assert "there is nothing to audit" in capsys.readouterr().err, "another file is not this training's"
 

@@ -14,7 +14,7 @@ from privctl.storage.folder import BASE_ROLE
 from privctl.storage.header import elements_of
 from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME
 from verify.compare import LARGEST, ROUNDING, compare, shown
-from verify.consistency import bookkeeping
+from verify.consistency import bookkeeping, history
 from verify.consistency.account_plan import plan_disagreements
 from verify.methods import external_training
 from verify.methods.expected import TRAINING, StatedTraining
@@ -207,6 +207,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     yield from _plan_followed(report, parameters)
     yield from _settings(parameters, {} if method is None else method.choices)
     yield from bookkeeping.disagreements(report, parameters, method)
+    yield from history.faults(report, parameters, method)
     if parameters.examples <= 0:
         yield f"the parameters say that there are {parameters.examples} examples, and no training has so few"
     elif not isinstance(mechanism, ClippedTraining):

@@ -34,7 +34,8 @@ _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
     "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
 }  # fmt: skip
-#: The beginnings of the methods of what trainings and noise measure; attacks and their figures belong to audits.
+#: The beginnings of the methods of what trainings and noise measure; attacks and their figures belong to audits. Of a
+#: loop that is not privctl's, nothing is known.
 _MEASURED: dict[str, tuple[str, ...]] = {
     TRAINING: (
         "measured after the epoch", "measured while training, each example as it was met",
@@ -46,6 +47,7 @@ _MEASURED: dict[str, tuple[str, ...]] = {
         "mean loss of each token of the evaluation data, end-of-text tokens among them",
         "measured on the evaluation data, as retrain --held-out does",
     ),
+    EXTERNAL: (),
 }  # fmt: skip
 #: Steps that write all weights to a single file.
 _ONE_FILE = (TRAINING, "replay")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 _LARGEST, _HALVINGS = 1e9, 100
 
 
+@functools.lru_cache(64)  # an audit has few numbers of permutations and levels
 def student_quantile(tail: float, freedom: int) -> float:
     """The value that Student's t with ``freedom`` degrees of freedom exceeds with probability ``tail``, below 1/2."""
     low, high = 0.0, _LARGEST

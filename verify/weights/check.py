@@ -81,6 +81,8 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
         if facts_of(report).converted is not None:
             found.verdicts += _statistics(output)
         start = start_of(path, report, output, digest)
+        if start.unknown:
+            _leave_open(UncheckableError("other weights of a new adapter are drawn, and are not drawn again"), found)
         _judge(report, start, output, found)
         _along_directions(path, report, start, output, digest, found)
     except UncheckableError as reason:
@@ -133,12 +135,13 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     trained, adapted = _trained(report)
     bounds, unmoved = None, moves_nothing(report)
     try:
+        settings = None if unmoved else settings_of(report)
         if adapted:
             raise UncheckableError(
                 "adapters of low rank were merged into them, which matrices alone show, by a move of no higher rank"
             )
-        if not unmoved:
-            bounds = _bounds(settings_of(report), report)
+        if settings is not None:
+            bounds = _bounds(settings, report)
     except UncheckableError as reason:
         _leave_open(reason, found)
     with SafetensorsFile(output) as file:
@@ -193,6 +196,8 @@ def _along_directions(
         return
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
+    if start.unknown:
+        raise UncheckableError("the first weights of a new adapter are drawn, so the moves are not made again")
     looked = replay(start, output, numbers, facts, stated)
     outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]

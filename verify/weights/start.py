@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from privctl.models.kinds import ModelClass
 
 _PREFIX = "start-"
+#: How the names of matrices end that peft makes of zeros in a new adapter.
+_BEGUN_WITH_ZERO = ".lora_B.weight"
 #: Gives a file's digest, reading each file once.
 Digest = Callable[[Path], str]
 
@@ -32,13 +34,15 @@ Digest = Callable[[Path], str]
 class Start:
     """Initial ``tensors`` by name, floating-point ones as float32; ``parameters`` names the trainable ones.
 
-    ``exact`` is whether all were read and none drawn, since another processor may round draws differently.
+    ``exact`` is whether all were read and none drawn, since another processor may round draws differently. ``unknown``
+    names the tensors whose initial values are not known.
     """
 
     tensors: Mapping[str, NDArray[Any]]
     parameters: frozenset[str]
     exact: bool
     source: str
+    unknown: frozenset[str] = frozenset()
 
 
 def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) -> Start:
@@ -49,7 +53,7 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     """
     parameters = facts_of(report)
     if parameters.adapter:
-        return _adapter_start(path, report, digest)
+        return _adapter_start(path, report, output, digest)
     seed, how = parameters.initial_seed, parameters.initial_weights
     if seed is None or not 0 <= seed < 2**63:
         raise UnstatedError("the report does not say from which seed its weights were drawn")
@@ -103,11 +107,11 @@ def built(folder: Path, path: Path, task: str, released: Checkpoint) -> Any:
             return kind.auto.from_config(config, trust_remote_code=False)
 
 
-def _adapter_start(path: Path, report: PrivacyReport, digest: Digest) -> Start:
-    """The adapter that the training started from. Raises UncheckableError if the adapter was new."""
+def _adapter_start(path: Path, report: PrivacyReport, output: Path, digest: Digest) -> Start:
+    """The adapter that the training started from, or what is known of a new one."""
     begun = next((a for a in report.inputs if a.role == _PREFIX + ADAPTER_NAME), None)
     if begun is None:
-        raise UncheckableError("the first weights of a new adapter are drawn by peft, and are not drawn again here")
+        return _new_adapter(output)
     _checkpoint(path, report, digest)
     with SafetensorsFile(located(path, begun.path)) as file:
         if odd := next((info for info in file.tensors if info.dtype not in VIEWS), None):
@@ -119,6 +123,22 @@ def _adapter_start(path: Path, report: PrivacyReport, digest: Digest) -> Start:
             for info in file.tensors
         }
     return Start(tensors=tensors, parameters=frozenset(tensors), exact=True, source=f"read from {begun.path}")
+
+
+def _new_adapter(output: Path) -> Start:
+    """The first adapter of new ones, as far as nothing is drawn for it: peft begins with zeros as matrices B."""
+    with SafetensorsFile(output) as file:
+        shapes = {info.name: info.shape for info in file.tensors}
+    zero = {n: np.zeros(shape, dtype=np.float32) for n, shape in shapes.items() if n.endswith(_BEGUN_WITH_ZERO)}
+    if not zero:
+        raise UncheckableError("the first weights of a new adapter without matrices B are not known")
+    return Start(
+        tensors=zero,
+        parameters=frozenset(zero),
+        exact=True,
+        source="0 in the matrices B of a new adapter",
+        unknown=frozenset(shapes.keys() - zero.keys()),
+    )
 
 
 def _checkpoint(path: Path, report: PrivacyReport, digest: Digest) -> Path:

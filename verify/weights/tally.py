@@ -72,9 +72,10 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str] | None, 
     """Compare every tensor of ``file`` with ``start``.
 
     ``trained`` holds globs of trained tensors: empty for all, None if no tensor was trained. Without a ``scale``, only
-    untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
+    untrained tensors are compared. Tensors of which the start is not known are left out. Raises UncheckableError if the
+    names or shapes differ.
     """
-    held = {info.name: info for info in file.tensors}
+    held = {info.name: info for info in file.tensors if info.name not in start.unknown}
     if held.keys() != start.tensors.keys():
         odd = sorted(held.keys() ^ start.tensors.keys())
         raise UncheckableError(

@@ -101,3 +101,11 @@ def test_kinds_add_up(number: int, word: str) -> None:
     left = [item for i, item in enumerate(RATES) if i != number]
     assert any("by kinds it counts" in fault for fault in of(*left))
     assert any(word.split()[-1] in fault for fault in of(*left))
+
+
+@pytest.mark.parametrize("number", range(len(RATES)))
+@pytest.mark.parametrize("name", ["before_told", "bound", "detectable", "seen"])
+def test_an_entry_that_was_not_measured(number: int, name: str) -> None:
+    item = RATES[number]
+    changed = replace(item, details={**item.details, name: 0})
+    assert any(f"it states {name!r}, which was not measured" in fault for fault in of(changed))

@@ -23,7 +23,7 @@ from audits.secrets.planned_bound import PlannedBound
 from audits.secrets.trace import trace_tests
 from audits.secrets.verdict import trace as judged
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.digest import NamedFiles
@@ -31,6 +31,8 @@ from tests.few import few
 from verify.audits.secrets.figures import faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.verdicts import other_verdicts
+
+PLAN = Artifact(role="plan", path="plan.safetensors", digest="blake3:0", bytes=9)
 
 SEED, ALPHA = 5, 0.05
 #: Secrets trained on, held out, never drawn by a plan, and drawn at random, in this order.
@@ -104,7 +106,7 @@ class Audit:
                 pending.commit(replace=True)
         report = PrivacyReport(
             step="audit", created=now(), versions=versions(("numpy",)), outputs=(file_artifact("scores", kept, place),),
-            parameters={"secrets": {"seed": SEED}}, evidence=tuple(evidence),
+            parameters={"secrets": {"seed": SEED}}, evidence=tuple(evidence), inputs=(PLAN,),
         )  # fmt: skip
         found = recount_secrets(place, replace(report, **more), NamedFiles())
         self.recounted = {(item.method, item.quantity) for item in found.items}
@@ -261,7 +263,7 @@ def test_a_raised_p_value_is_noticed_by_the_rates_beside_it(kind: str, quantity:
     """A gate reads no ranks. Planted: what the model told, with a p-value that calls it chance."""
     made = KINDS.get(kind, lambda: _result(_DRAWN[:1], base=True, beam=True))
     evidence = Audit(tmp_path, made()).evidence
-    report = PrivacyReport(step="audit", created=now(), versions={}, evidence=evidence)
+    report = PrivacyReport(step="audit", created=now(), versions={}, evidence=evidence, inputs=(PLAN,))
     assert list(faults(report)) == []
     place, item = next((i, each) for i, each in enumerate(evidence) if each.quantity == quantity)
     assert item.details["p_value"] < 0.1

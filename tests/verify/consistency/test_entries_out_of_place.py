@@ -73,6 +73,10 @@ def _of_plan(report: Report, name: str) -> None:
 
 VERDICT = {"subject": "dp-sgd", "outcome": "PROVED", "reason": "somebody proved it"}
 FIGURE = {"method": "loss", "quantity": "AUC", "estimate": 0.5, "lower": 0.48, "upper": 0.52, "bound": "two-sided"}
+LOSS = {
+    "method": "measured after the epoch", "quantity": "held-out loss, nats", "estimate": 0.1, "bound": "none",
+    "samples": {"examples": 100},
+}  # fmt: skip
 PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
 
 
@@ -91,6 +95,7 @@ PLACE = {"path": "audits.log", "entry": 1, "digest": "blake3:" + "0" * 64}
         ("planned", parameters(secrets="stricter.safetensors"), "is said to have followed the plan"),
         ("dp-sgd", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
         ("noise", lambda report: report["evidence"].append(FIGURE), "does not measure 'AUC' by 'loss'"),
+        ("own loop", lambda report: report["evidence"].append(LOSS), "does not measure 'held-out loss, nats'"),
         ("dp-sgd", lambda report: report.update(verdicts=[VERDICT]), "judges nothing, but it states 1 verdict"),
         ("noise", lambda report: report.update(log=PLACE), "names a place in a log of audits"),
         ("dp-sgd", role("data", "scores"), "which is no role of a file that a training reads"),

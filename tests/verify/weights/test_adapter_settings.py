@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.verdict import Outcome
-from privctl.storage.digest import file_digest
+from privctl.storage.digest import file_digest, hash_tensors
+from privctl.storage.reader import SafetensorsFile
 from tests.cli import test_adapter_bases, test_adapters
 from tests.cli.test_adapters import CLIPPED, DP, NEW, TRAIN, edit
 from verify.run import Verification, read, verify
@@ -30,6 +32,7 @@ def trained(made: Path) -> Path:
         patch.chdir(made)
         for output, method, start, more in (("given", DP, "adapter", ()), ("new", DP, "base", NEW)):
             assert run(["retrain", method[0], start, *method[1:], *more, *TRAIN, "-o", output, "-q"]) == 0
+        assert run(["retrain", DP[0], "base", *DP[1:], *NEW[:2], *TRAIN, "-o", "merged", "-q"]) == 0
         assert run(["retrain", CLIPPED[0], "base", *CLIPPED[1:], *NEW, *TRAIN, "-o", "clipped", "-q"]) == 0
         assert run(["noise", "clipped", "--epsilon", "8", "-q", "-o", "noised"]) == 0
     return made
@@ -127,3 +130,44 @@ def test_what_scales_an_adapter_follows_from_one_thing(folder: Path, output: str
     found = edited(folder, output, lora_alpha=1e-6)
     assert found.exit_code is ExitCode.REFUTED
     assert any(f"it states {word} the rank of a new one" in verdict.reason for verdict in found.verdicts)
+
+
+def stated(folder: Path, output: str, **changed: Any) -> Verification:
+    """The verification after parameters of the report were changed."""
+    data = json.loads((folder / f"{output}.report.json").read_text())
+    data["parameters"] |= changed
+    forged = folder / "forged.report.json"
+    forged.write_text(json.dumps(data))
+    return verify(forged, read(forged))
+
+
+@pytest.mark.parametrize("output", ["new", "merged"])
+@pytest.mark.parametrize(
+    "changed", [{"learning_rate": 0}, {"learning_rate": None}, {"schedule": None}, {"updates": 0}, {"beta1": 1.5}]
+)
+def test_settings_that_no_training_has_do_not_pass_for_adapters(
+    folder: Path, output: str, changed: dict[str, Any]
+) -> None:
+    assert stated(folder, output).exit_code is ExitCode.OK
+    assert stated(folder, output, **changed).exit_code is not ExitCode.OK
+
+
+def test_another_adapter_does_not_pass_for_a_new_one(folder: Path) -> None:
+    """Its matrices B began as zeros, and the training can have moved them only so far."""
+    place, report_path = folder / "new" / "adapter_model.safetensors", folder / "new.report.json"
+    found = verify(report_path, read(report_path))
+    assert any("the first weights were 0 in the matrices B" in verdict.reason for verdict in found.verdicts)
+    assert any("other weights of a new adapter are drawn" in omission.reason for omission in found.omissions)
+    weights = load_file(place)
+    save_file({name: 50 * each if "lora_B" in name else each for name, each in weights.items()}, place)
+    data = json.loads(report_path.read_text())
+    (artifact,) = [each for each in data["outputs"] if each["role"] == "model"]
+    with SafetensorsFile(place) as file:
+        hashed = hash_tensors(file)
+    artifact |= {"digest": hashed.file_digest, "bytes": place.stat().st_size}
+    digests = {tensor.name: tensor.digest for tensor in hashed.tensors}
+    artifact["tensors"] = [{**each, "digest": digests[each["name"]]} for each in artifact["tensors"]]
+    report_path.write_text(json.dumps(data))
+    found = verify(report_path, read(report_path))
+    assert found.exit_code is ExitCode.REFUTED
+    assert {verdict.subject for verdict in found.verdicts if verdict.outcome is Outcome.REFUTED} == {"weights"}

@@ -37,7 +37,8 @@ _ROUNDING = 1e-6
 def wrong_bound(item: Evidence, *, any_set: bool = False) -> str:
     """What is wrong with a bound from canaries; "" if nothing is, and for other evidence.
 
-    With ``any_set``, the set of guesses that gives it need not be the one that the evidence names.
+    With ``any_set``, the set of guesses that gives it need not be the one that the evidence names, and what it says of
+    one record of a group is not looked at.
     """
     if item.method not in METHODS or item.lower is None:
         return ""
@@ -68,7 +69,7 @@ def wrong_bound(item: Evidence, *, any_set: bool = False) -> str:
         return f"a bound of {value:.6g} is not what {found} right guesses on {sets[0][0]} canaries give"
     if not any_set and item.samples["guesses"] not in by:
         return f"its {item.samples['guesses']} guesses do not give it, and {' or '.join(map(str, sorted(by)))} do"
-    return _of_one_fault(item, found, giving)
+    return "" if any_set else _of_one_fault(item, found, giving)
 
 
 def _of_one_fault(item: Evidence, found: str, giving: Callable[[float, float], set[int]]) -> str:
@@ -115,10 +116,11 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
             yield f"the mechanism that it names does not have delta {delta:.6g} at epsilon {epsilon:.6g}"
             return
     tested = list(tested_bounds(report, parameters))
-    if not tested:
+    if not tested and verdict is None:
         return
-    if verdict is None:
-        yield "it tested the curve of a mechanism, but has no verdict on it"
+    if not tested or verdict is None:
+        no_guesses = "it judges the mechanism of its curve, and no guesses on single records test that"
+        yield no_guesses if not tested else "it tested the curve of a mechanism, but has no verdict on it"
         return
     refuted = any(curve_rejected(item, points) for item in tested) or _too_little_noise(report)
     if refuted is not (verdict.outcome is Outcome.REFUTED):

@@ -14,10 +14,13 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from verify.audits.canaries.bounds import LEAST_STEP, chances_of, either_rejected, single_record_bounds
 from verify.audits.canaries.half_noise import gaussian_chance
+from verify.audits.ranks.bound import METHOD as RANK
+from verify.audits.ranks.threshold import METHOD as THRESHOLD
 from verify.audits.terms import CLAIM, CLAIMED, counts_of
 
 #: What a consistent claim must be told from, and how often, less what six digits of the claim may change.
 _VIOLATION, _POWER = 2.0, 0.79
+_ONE_RUN = "one run"
 _LARGEST_MU, _HALVINGS = 200.0, 80
 
 
@@ -27,8 +30,11 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
     The subject states a claim with six digits only, so counts that are close to it contradict neither verdict.
     """
     bounds = list(single_record_bounds(report))
+    tested = bool(bounds) or any(map(_tests_elsewhere, report.evidence))
     for verdict in report.verdicts:
         stated = CLAIM.match(verdict.subject)
+        if stated is not None and not tested and verdict.outcome is not Outcome.INCONCLUSIVE:
+            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but nothing that it measured tests that"
         if stated is None or not bounds:
             continue
         epsilon, delta = float(stated[1]), float(stated[2])
@@ -45,6 +51,12 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
                 )
         elif verdict.outcome is Outcome.REFUTED and not possible:
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts do not refute that"
+
+
+def _tests_elsewhere(item: Evidence) -> bool:
+    """Whether verdicts on claims may be by ``item`` and by no bound above: by many models, or by an older audit."""
+    older = item.method.startswith(_ONE_RUN) and item.lower is not None and item.details.get("copies", 1) == 1
+    return item.method in (RANK, THRESHOLD) or older
 
 
 def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:

@@ -1,30 +1,36 @@
 """Whether an audit of canaries states the conditions of its bounds, each in the form and state that audits give it.
 
 Whoever reads a bound relies on them. No program can enforce or check some: that the coins of a training were fair is
-its program's word. Standard library only, like a gate over audits.
+its program's word.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from privctl.domain.errors import PrivctlError
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
+from privctl.storage.digest import NamedFiles
 from verify.audits.terms import MAHLOUJIFAR, METHODS, of_split
 from verify.compare import compare
+from verify.files.places import located
 
 _ASSERTED, _CHECKED, _VIOLATED = AssumptionState.ASSERTED, AssumptionState.CHECKED, AssumptionState.VIOLATED
 _COINS, _NUMBER, _TRAINED, _COMMITMENT = (
     "independent coins", "number included", "trained on the planted data", "commitment",
 )  # fmt: skip
+#: How the file ends that a training of canary gradients leaves beside its model's folder, and a file's digest.
+_FILE, _DIGEST = ".gradient-canaries.json", re.compile(r"blake3:[0-9a-f]{64}")
 #: For each condition the states that it may have, each with the pattern of its statement.
 _Forms = dict[str, dict[AssumptionState, str]]
 #: Bounds that hold even for a draw of exactly half of the canaries. Earlier versions had none; a gate refuses those.
@@ -185,3 +191,27 @@ def check_named(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
         if not report.parents or (trainings and not read & named):
             reason = "it says that the model's training report names its file of canary gradients, and none names it"
             yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=reason)
+
+
+def check_canary_file(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refutes a training's digest of its file of canary gradients that is none, or is of another file than lies there.
+
+    Audits find the file that a training left by this digest.
+    """
+    with suppress(ParametersError):  # reported by a check
+        named = parameters_as(TrainingParameters, report).gradient_canaries_file if report.step == "retrain" else None
+        if named is None:
+            return
+        models = [located(path, artifact.path).parent for artifact in report.outputs if artifact.role == "model"]
+        places = [place for model in models if os.path.isfile(place := model.with_name(model.name + _FILE))]
+        found = [_digest_of(place) for place in places]
+        if not _DIGEST.fullmatch(named) or (found and named not in found):
+            reason = "its gradient_canaries_file is not the digest of the file of canary gradients beside its model"
+            yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=reason)
+
+
+def _digest_of(place: Path) -> str | None:
+    try:
+        return NamedFiles().digest(place)
+    except PrivctlError:
+        return None

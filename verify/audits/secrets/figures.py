@@ -25,12 +25,27 @@ _NAMED = (
     re.compile(r"found in (?P<queries>[0-9]+) queries with probability (?P<probability>[0-9.e-]+), .+"),
     re.compile(r"in a beam of (?P<width>[0-9]+), .+"),
 )
+_RANKS = frozenset({"chance", "told", "median_rank", "median_candidates", "mean_bits"})
+_TESTED = frozenset({"p_value", "level", "detected"})
+_BEFORE, _BOUND, _BEFORE_TRAINING = frozenset({"before_told", "before_greedy"}), "bound", ", before training"
+#: The entries that figures may have, by their method and how their names begin; the first row that fits decides.
+_ENTRIES: tuple[tuple[str, str, frozenset[str]], ...] = (
+    (_RECONSTRUCTION, _KIND, _RANKS | _BEFORE | {_BOUND, "skipped", "greedy", "control", "control_told"}),
+    (_RECONSTRUCTION, "told first, ", _RANKS | {_BOUND}),
+    (_RECONSTRUCTION, "", _RANKS),
+    (_COMPLETION, "written greedily, ", frozenset({"disclosed", "undecided"})),
+    (_COMPLETION, "found in ", frozenset({"queries", "probability", "expected_share"})),
+    (_COMPLETION, "in ", frozenset({"found", "width", "chance"})),
+    (_PROTECTION, "", _TESTED | {"told", "allowed_on_average", "needed", "chance", "detectable"}),
+    ("secret trace", "", _TESTED | {"least_p_value", "effective"}),
+)
 _MOST, _CLOSE = 100_000_000, 1e-6
 
 
 def faults(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence for each figure on secrets that its own counts contradict."""
     rates = [item for item in report.evidence if item.method in _RATES]
+    yield from _entries(report)
     for item in report.evidence:
         wrong = ""
         if item.method in _RATES:
@@ -41,6 +56,23 @@ def faults(report: PrivacyReport) -> Iterator[str]:
             yield f"{item.method}, {item.quantity}: {wrong}"
     yield from _totals(rates)
     yield from comparisons.faults(report.evidence)
+
+
+def _entries(report: PrivacyReport) -> Iterator[str]:
+    """Figures may state no entry that others have, such as what a model before the training told if none was asked."""
+    before = any(item.quantity.endswith(_BEFORE_TRAINING) for item in report.evidence)
+    planned = any(artifact.role == "plan" for artifact in report.inputs)
+    for item in report.evidence:
+        rows = (
+            row for method, begins, row in _ENTRIES if (item.method, begins) == (method, item.quantity[: len(begins)])
+        )
+        allowed = next(rows, None)
+        if allowed is None:
+            continue
+        allowed -= frozenset() if before else _BEFORE
+        allowed -= frozenset() if planned and not item.quantity.endswith(_BEFORE_TRAINING) else {_BOUND}
+        for name in sorted(item.details.keys() - allowed):
+            yield f"{item.method}, {item.quantity}: it states {name!r}, which was not measured for it"
 
 
 def _rate(item: Evidence) -> str:

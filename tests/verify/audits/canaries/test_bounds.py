@@ -11,6 +11,7 @@ import pytest
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
 from privctl.domain.evidence import Bound, Evidence
+from verify.audits.canaries.bound_forms import _misstated
 from verify.audits.canaries.bounds import curve_rejected, wrong_bound
 
 
@@ -80,3 +81,13 @@ def test_a_curve_is_judged_from_the_counts() -> None:
     strong, _ = found(1001, 9.0)
     assert curve_rejected(strong, [(1.0, 1e-5)])
     assert not curve_rejected(strong, [(0.0, 1.0)])
+
+
+def test_a_bound_on_groups_stands_beside_its_ceiling() -> None:
+    """With all guesses right, the bound on one record would be another."""
+    coins = np.random.default_rng(0).random(60) < 0.5
+    items = bounds_of(
+        register([2] * 60), np.random.default_rng(1).normal(size=60), np.ones(60, np.bool_), coins, 1e-5, 0.05
+    )
+    assert all(item.lower is not None and item.details["copies"] == 2 for item in items)
+    assert [fault for item in items if (fault := _misstated(item))] == []
