@@ -101,7 +101,7 @@ def test_gates_in_float32_are_those_of_double_precision(lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
-@pytest.mark.parametrize("kernel", [functional.silu, *set(KERNELS.values())])
+@pytest.mark.parametrize("kernel", [functional.silu, *dict.fromkeys(KERNELS.values())])
 def test_activations_in_bfloat16_are_torchs_bit_by_bit_for_every_number(kernel: Any, lanes: int) -> None:
     numbers = lookup._all_numbers().view(-1, 64)
     assert len(numbers.view(torch.int16).unique()) == 65_536
