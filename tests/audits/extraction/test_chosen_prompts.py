@@ -42,10 +42,10 @@ def test_prompts_that_begin_records_of_one_file_accuse_nobody(model: LanguageMod
     shape = text_shape(model, 5, 10, None)
     samples = [sample(model, shape, path, limit=None, seed=0) for path in (train, held)]
     asked = UntargetedRequest(prompts=tmp_path / "p.txt", continuations=1, tokens=12)
-    search = untargeted.SpanSearch(
-        span=10, law=SamplingLaw(), greedy_only=True, records=None, seed=0, columns=prompts.Columns()
-    )
-    found = untargeted.attack(model, asked, search, samples, workers=ALONE)
+    columns = prompts.Columns()
+    search = untargeted.SpanSearch(span=10, law=SamplingLaw(), greedy_only=True, records=None, seed=0, columns=columns)
+    sets = untargeted.prompts_of(model, asked, 10, 0, columns)
+    found = untargeted.attack(model, asked, sets, search, samples, workers=ALONE)
     (beyond,) = (item for item in found.evidence(0.95) if item.quantity == BEYOND)
     rate = next(item for item in found.evidence(0.95) if item.quantity == "rate on training text")
     assert len(own) >= 10
