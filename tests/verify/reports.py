@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from privctl.cli import run
+from privctl.storage.digest import hash_tensors
+from privctl.storage.reader import SafetensorsFile
 from tests.models.tasks.small import architecture, words
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
@@ -229,3 +231,15 @@ PLANS = tuple(_PLANS)
 #: Verifying a search takes seconds.
 FURTHER = tuple(kind for kind in _FURTHER if kind != "search")
 TRAININGS = ("dp-sgd", "dp-zo", "clipped", "dpquant", *(f"ferret {release}" for release in _RELEASES))
+
+
+def redigest(report: Path, place: Path) -> None:
+    """State the digests and the size of the weights in ``place``, as they are now, in a ``report`` on that model."""
+    data = json.loads(report.read_text())
+    (artifact,) = [each for each in data["outputs"] if each["role"] == "model"]
+    with SafetensorsFile(place) as file:
+        hashed = hash_tensors(file)
+    artifact |= {"digest": hashed.file_digest, "bytes": place.stat().st_size}
+    digests = {tensor.name: tensor.digest for tensor in hashed.tensors}
+    artifact["tensors"] = [{**each, "digest": digests[each["name"]]} for each in artifact["tensors"]]
+    report.write_text(json.dumps(data))

@@ -11,29 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.reports.measures import QUANTITIES
 from verify.compare import compare
 from verify.methods.expected import ExpectedMethod, StatedTraining
 
 _AFTER, _WHILE = "measured after the epoch", "measured while training, each example as it was met"
 _HELD_OUT, _PUBLIC = "held_out_", "public_"
-#: Each measure in an entry of the history that is stated as evidence, and its name there.
-_QUANTITIES = {
-    "training_loss": "training loss, nats",
-    "clipped_fraction": "fraction of clipped gradients",
-    "median_norm": "median gradient norm before clipping",
-    "clipped_derivatives": "fraction of clipped vectors of derivatives",
-    "median_derivatives": "median norm of a vector of derivatives before clipping",
-    "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
-    "public_loss": "loss of public records, nats",
-    "held_out_loss": "held-out loss, nats",
-    "held_out_perplexity": "held-out perplexity",
-    "held_out_accuracy": "held-out accuracy",
-    "held_out_micro_f1": "held-out micro F1",
-    "held_out_squared_error": "held-out mean squared error",
-    "held_out_entity_f1": "held-out entity F1",
-    "held_out_exact_match": "held-out exact match",
-    "held_out_f1": "held-out F1",
-}
 #: Counts, which each entry states alike.
 _COUNTS = ("held_out_tokens", "held_out_examples")
 #: Measures that are shares of a whole.
@@ -61,7 +44,7 @@ def faults(report: PrivacyReport, parameters: StatedTraining, method: ExpectedMe
 
 def _of_epoch(entry: Mapping[str, float], first: Mapping[str, float], when: str, *, private: bool) -> Iterator[str]:
     for name, value in entry.items():
-        known = name in _QUANTITIES or name in _COUNTS or name == "step"
+        known = name in QUANTITIES or name in _COUNTS or name == "step"
         if not known or (private and not name.startswith((_HELD_OUT, _PUBLIC))):
             yield f"{when} states {name}, which no such training does"
         elif value < 0 or (name in _SHARES and value > 1):
@@ -90,14 +73,14 @@ def _evidence(
 ) -> Iterator[str]:
     items = [item for item in report.evidence if item.method in (_AFTER, _WHILE)]
     last = history[-1] if history else {}
-    wanted = [quantity for name, quantity in _QUANTITIES.items() if name in last]
+    wanted = [quantity for name, quantity in QUANTITIES.items() if name in last]
     if [item.quantity for item in items] != wanted:
         yield from compare(
             "what its evidence measures of epochs", ", ".join(i.quantity for i in items), ", ".join(wanted),
             "its history measures",
         )  # fmt: skip
         return
-    keys = {quantity: name for name, quantity in _QUANTITIES.items()}
+    keys = {quantity: name for name, quantity in QUANTITIES.items()}
     before, held_out = dict[str, float](), set[tuple[tuple[str, int], ...]]()
     for item in items:
         key = keys[item.quantity]

@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from privctl.machine_code.threads import SharedCode, run, tested_by_lanes
+from privctl.models.activations import Kernel
 from privctl.models.fused.code import Code, suits
-from privctl.models.fused.lookup import Activation, gate_by_lookup_, suits_lookup
+from privctl.models.fused.lookup import gate_by_lookup_, suits_lookup
 
 #: Relative.
 _TOLERANCE = 4 * torch.finfo(torch.float32).eps
 
 
-def suits_gate(activation: Activation, gates: Tensor, values: Tensor) -> bool:
+def suits_gate(activation: Kernel, gates: Tensor, values: Tensor) -> bool:
     """Whether ``gate_`` can, and should, be called for tensors (..., d)."""
     if gates.shape != values.shape or not gates.is_contiguous():
         return False
@@ -28,7 +29,7 @@ def suits_gate(activation: Activation, gates: Tensor, values: Tensor) -> bool:
     return suits_lookup(gates, values, gated=True)
 
 
-def gate_(activation: Activation, gates: Tensor, values: Tensor) -> Tensor:
+def gate_(activation: Kernel, gates: Tensor, values: Tensor) -> Tensor:
     """Replace ``gates`` (..., d) by their ``activation``, rounded, times ``values`` (..., d); without gradients."""
     if gates.dtype == torch.bfloat16:
         return gate_by_lookup_(activation, gates, values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -10,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from privctl.machine_code.threads import SharedCode, run, tested_by_lanes
+from privctl.models.activations import Kernel
 from privctl.models.fused.code import Code, suits
-
-Activation = Callable[[Tensor], Tensor]
 
 _NUMBERS = 1 << 16
 
@@ -24,32 +22,32 @@ def suits_lookup(numbers: Tensor, others: Tensor | None = None, *, gated: bool =
     return suits(numbers, numbers if others is None else others, lambda _: _tested_code(gated))
 
 
-def looked_up(activation: Activation, numbers: Tensor) -> Tensor:
+def looked_up(activation: Kernel, numbers: Tensor) -> Tensor:
     """``activation`` of contiguous ``numbers`` (..., d), without gradients; it must be a constant of its module."""
     code = _tested_code(False)
     assert code is not None  # suits_lookup was asked
     return _looked_up(code[0], activation, numbers)
 
 
-def gate_by_lookup_(activation: Activation, gates: Tensor, values: Tensor) -> Tensor:
+def gate_by_lookup_(activation: Kernel, gates: Tensor, values: Tensor) -> Tensor:
     """Replace contiguous ``gates`` (..., d) by their activation times ``values`` (..., d), without gradients."""
     code = _tested_code(True)
     assert code is not None  # suits_lookup was asked
     return _gated(code[0], activation, gates, values)
 
 
-def _looked_up(code: SharedCode, activation: Activation, numbers: Tensor) -> Tensor:
+def _looked_up(code: SharedCode, activation: Kernel, numbers: Tensor) -> Tensor:
     outputs = torch.empty_like(numbers)
     _run(code, activation, numbers, outputs, outputs)
     return outputs
 
 
-def _gated(code: SharedCode, activation: Activation, gates: Tensor, values: Tensor) -> Tensor:
+def _gated(code: SharedCode, activation: Kernel, gates: Tensor, values: Tensor) -> Tensor:
     _run(code, activation, gates, values.contiguous(), gates)
     return gates
 
 
-def _run(code: SharedCode, activation: Activation, numbers: Tensor, others: Tensor, outputs: Tensor) -> None:
+def _run(code: SharedCode, activation: Kernel, numbers: Tensor, others: Tensor, outputs: Tensor) -> None:
     from privctl.models.fused.lookup_program import LookupFields
 
     size, results = numbers.shape[-1], _results_of(activation)
@@ -58,7 +56,7 @@ def _run(code: SharedCode, activation: Activation, numbers: Tensor, others: Tens
 
 
 @cache
-def _results_of(activation: Activation) -> Tensor:
+def _results_of(activation: Kernel) -> Tensor:
     """The results (65,537,) for all numbers, in the order of their bits, and a zero: a look-up reads two numbers."""
     with torch.inference_mode():
         return torch.cat([activation(_all_numbers()), torch.zeros(1, dtype=torch.bfloat16)])

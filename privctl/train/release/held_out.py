@@ -24,7 +24,7 @@ from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
-from privctl.train.release.report import QUANTITIES
+from privctl.reports.measures import QUANTITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

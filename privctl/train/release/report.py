@@ -25,6 +25,7 @@ from privctl.models.language import CHAT_TEMPLATES, CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.sounds import SoundClassification
 from privctl.reports.files import digested_artifact, now, versions
+from privctl.reports.measures import QUANTITIES
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
@@ -68,24 +69,6 @@ _UNLESS_USUAL = (
     "largest_batch",
     "public",
 )
-#: The names that evidence has for the metrics of the history.
-QUANTITIES = {
-    "training_loss": "training loss, nats",
-    "clipped_fraction": "fraction of clipped gradients",
-    "median_norm": "median gradient norm before clipping",
-    "clipped_derivatives": "fraction of clipped vectors of derivatives",
-    "median_derivatives": "median norm of a vector of derivatives before clipping",
-    "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
-    "public_loss": "loss of public records, nats",
-    "held_out_loss": "held-out loss, nats",
-    "held_out_perplexity": "held-out perplexity",
-    "held_out_accuracy": "held-out accuracy",
-    "held_out_micro_f1": "held-out micro F1",
-    "held_out_squared_error": "held-out mean squared error",
-    "held_out_entity_f1": "held-out entity F1",
-    "held_out_exact_match": "held-out exact match",
-    "held_out_f1": "held-out F1",
-}
 
 
 def report_for(

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file, save_file
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.verdict import Outcome
-from privctl.storage.digest import file_digest, hash_tensors
-from privctl.storage.reader import SafetensorsFile
+from privctl.storage.digest import file_digest
 from tests.cli import test_adapter_bases, test_adapters
 from tests.cli.test_adapters import CLIPPED, DP, NEW, TRAIN, edit
+from tests.verify.reports import redigest
 from verify.run import Verification, read, verify
 
 pytest.importorskip("peft")
@@ -160,14 +160,7 @@ def test_another_adapter_does_not_pass_for_a_new_one(folder: Path) -> None:
     assert any("other weights of a new adapter are drawn" in omission.reason for omission in found.omissions)
     weights = load_file(place)
     save_file({name: 50 * each if "lora_B" in name else each for name, each in weights.items()}, place)
-    data = json.loads(report_path.read_text())
-    (artifact,) = [each for each in data["outputs"] if each["role"] == "model"]
-    with SafetensorsFile(place) as file:
-        hashed = hash_tensors(file)
-    artifact |= {"digest": hashed.file_digest, "bytes": place.stat().st_size}
-    digests = {tensor.name: tensor.digest for tensor in hashed.tensors}
-    artifact["tensors"] = [{**each, "digest": digests[each["name"]]} for each in artifact["tensors"]]
-    report_path.write_text(json.dumps(data))
+    redigest(report_path, place)
     found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
     assert {verdict.subject for verdict in found.verdicts if verdict.outcome is Outcome.REFUTED} == {"weights"}

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
-from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import SafetensorsFile
 from tests.models.tasks.small import architecture, words
+from tests.verify.reports import redigest
 from verify.run import Verification, read, verify
 from verify.weights.single_tensors import higher_rank
 from verify.weights.start import Start
@@ -84,14 +84,7 @@ def test_merged_adapters_pass_and_other_matrices_do_not(merged: Path, write_mode
     name = next(name for name, tensor in tensors.items() if tensor.ndim == 2 and "mlp.c_fc" in name)
     drawn = np.random.default_rng(0).standard_normal(tensors[name].shape).astype(np.float32)
     write_model(place, {**tensors, name: tensors[name] + np.float32(1e-3) * drawn}, metadata)
-    data = json.loads(merged.read_text())
-    (artifact,) = [each for each in data["outputs"] if each["role"] == "model"]
-    with SafetensorsFile(place) as file:
-        hashed = hash_tensors(file)
-    artifact |= {"digest": hashed.file_digest, "bytes": place.stat().st_size}
-    digests = {tensor.name: tensor.digest for tensor in hashed.tensors}
-    artifact["tensors"] = [{**each, "digest": digests[each["name"]]} for each in artifact["tensors"]]
-    merged.write_text(json.dumps(data))
+    redigest(merged, place)
     found = judged(merged)
     assert found.exit_code is ExitCode.REFUTED
     (reason,) = [v.reason for v in found.verdicts if v.subject == "weights"]
